@@ -1,0 +1,140 @@
+"""What a run is made of: frozen dataclasses that the command line edits and a run directory keeps.
+
+Instances with names live in `experiments/configs`; `open_run` rebuilds a model from what a run saved.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flaxnmt.models.config import Seq2SeqConfig
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """Vocabulary: trained on the training text (or loaded from files), saved in the run directory."""
+
+    kind: Literal["bpe", "unigram", "word", "char"] = "bpe"
+    vocab_size: int = 8000
+    """Pieces, special symbols included; an upper bound for kind word and char."""
+    shared: bool = True
+    """One vocabulary for both languages (needed for tied source and target embeddings)."""
+    lowercase: bool = False
+    """Lower-case text before it is cut into pieces."""
+    character_coverage: float = 1.0
+    """Share of characters that get a piece of their own; the rest are unknown."""
+    source_model: str | None = None
+    """A trained sentencepiece model to load in place of training one."""
+    target_model: str | None = None
+    """The same for the target; the source's where it is shared."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Corpus to static batches."""
+
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    max_length: int = 128
+    """Tokens on either side, end symbol included; longer pairs are skipped and counted in training."""
+    batch_tokens: int = 4096
+    """Padded target tokens in a global batch, the same in every bucket."""
+    buckets: int = 5
+    """Number of static (source length, target length) shapes."""
+    rows_multiple: int = 8
+    """Rows of a batch are a multiple of this, whatever the number of devices."""
+    workers: int = 0
+    """Processes that tokenise a corpus; 0 is one per core."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam or AdamW and the schedule of its learning rate."""
+
+    name: Literal["adam", "adamw"] = "adam"
+    b1: float = 0.9
+    b2: float = 0.98
+    eps: float = 1e-9
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    schedule: Literal["noam", "inverse_sqrt", "cosine", "constant"] = "noam"
+    learning_rate: float = 1e-3
+    """Peak rate of inverse_sqrt, cosine and constant."""
+    factor: float = 1.0
+    """Factor of noam: factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
+    warmup_steps: int = 4000
+    final_fraction: float = 0.0
+    """Where cosine ends, as a share of the peak."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long, how often, what is kept."""
+
+    seed: int = 1
+    max_steps: int | None = None
+    """Optimizer steps (updates), accumulated batches counted once."""
+    max_epochs: int | None = None
+    max_minutes: float | None = None
+    """Wall minutes of training over all continuations of the run."""
+    label_smoothing: float = 0.1
+    accumulate: int = 1
+    """Batches per update."""
+    ema: float | None = None
+    """Decay of an exponential moving average of the parameters; evaluated and exported in their place."""
+    evaluate_every: int = 1000
+    """Updates between evaluations on the development set."""
+    evaluate_translations: int | None = None
+    """Development lines that are translated at an evaluation (all if None); the loss always uses all."""
+    metric: Literal["bleu", "chrf", "loss"] = "bleu"
+    """What best means, for early stopping and for the best checkpoints."""
+    patience: int | None = None
+    """Evaluations without improvement before the run stops."""
+    checkpoint_every: int | None = None
+    """Updates between checkpoints; at every evaluation if None."""
+    keep_last: int = 2
+    keep_best: int = 1
+    average: Literal["none", "last", "best"] = "none"
+    """What is exported at the end: the best parameters, or the mean of the last or best kept ones."""
+    average_count: int = 5
+    log_every: int = 20
+    tensorboard: bool = False
+    max_bad_steps: int = 5
+    """Consecutive non-finite losses (each step skipped) after which the run stops."""
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """Defaults of translation."""
+
+    beam_size: int = 4
+    length_penalty: float = 0.6
+    """Exponent alpha of Wu et al. 2016: score / ((5 + length) / 6)^alpha."""
+    max_length_factor: float = 1.5
+    max_length_extra: int = 10
+    """Longest output: factor * source tokens + extra."""
+    min_length: int = 0
+    batch_size: int = 64
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each axis; -1 takes what the others leave."""
+
+    data: int = -1
+    fsdp: int = 1
+    model: int = 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole experiment."""
+
+    model: Seq2SeqConfig
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+
+    def replace(self, **changes) -> "Config":
+        return dataclasses.replace(self, **changes)

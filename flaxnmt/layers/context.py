@@ -1,0 +1,63 @@
+"""What a layer knows of its rows beyond their vectors, and what it reports beside its output."""
+
+import jax.numpy as jnp
+from flax import struct
+
+from flaxnmt.typing import Array, Bool, Float, Int
+
+
+@struct.dataclass
+class Context:
+    """Facts about queries and keys, the same for all layers of a stack.
+
+    Attributes:
+      query_mask: [B, Q], False at padding; None where there is none.
+      key_mask: [B, L], False at padding; None where there is none.
+      query_positions: [B or 1, Q], index of each query in its sequence.
+      key_positions: [B or 1, L], index of each key.
+      causal: a query looks only at keys whose position is not above its own.
+      deterministic: no dropout.
+      capture: report attention weights.
+    """
+
+    query_mask: Bool[Array, "B Q"] | None = None
+    key_mask: Bool[Array, "B L"] | None = None
+    query_positions: Int[Array, "#B Q"] | None = None
+    key_positions: Int[Array, "#B L"] | None = None
+    causal: bool = struct.field(pytree_node=False, default=False)
+    deterministic: bool = struct.field(pytree_node=False, default=True)
+    capture: bool = struct.field(pytree_node=False, default=False)
+
+    def attention_mask(self) -> Bool[Array, "#B 1 #Q L"] | None:
+        """True where a query may look at a key, broadcast against [B, H, Q, L]; None where all may."""
+        mask = None
+        if self.key_mask is not None:
+            mask = self.key_mask[:, None, None, :]
+        if self.causal:
+            past = self.key_positions[:, None, None, :] <= self.query_positions[:, None, :, None]
+            mask = past if mask is None else mask & past
+        return mask
+
+
+@struct.dataclass
+class KeyValues:
+    """Keys and values of an attention, [..., L, H, K]; also the form in which a decoder caches them."""
+
+    key: Float[Array, "*B L H K"]
+    value: Float[Array, "*B L H K"]
+
+
+@struct.dataclass
+class Aux:
+    """What a block reports beside its output.
+
+    Attributes:
+      maps: attention weights [B, H, Q, L] by the name of the sub-layer; empty unless captured.
+    """
+
+    maps: dict[str, Float[Array, "B H Q L"]] = struct.field(default_factory=dict)
+
+
+def positions_of(shape: tuple[int, int]) -> Int[Array, "1 length"]:
+    """0, 1, 2, ... for the second dimension of a [B, length] array."""
+    return jnp.arange(shape[1], dtype=jnp.int32)[None]

@@ -1,0 +1,65 @@
+"""Dropout whose bits are a hash of (key, global index).
+
+The key carries seed, step and site, so the mask is the same on every mesh, for any number of processes and
+after every restart. A counter hash fuses with the surrounding element-wise code, where a general random
+generator writes its bits to memory first.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from flaxnmt.typing import Array, Float, PRNGKeyArray, UInt
+
+
+def hash_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:
+    """32 uniform bits for each position of an array of this shape.
+
+    The counter is mixed by the multiply-xorshift finaliser "lowbias32" (C. Wellons, hash-prospector, 2018),
+    keyed before and between its two rounds.
+    """
+    strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+    bits = key[0]
+    for axis, stride in enumerate(strides):
+        bits = bits + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride & 0xFFFFFFFF)
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
+    bits = (bits ^ (bits >> 15)) + key[-1]
+    bits = bits * jnp.uint32(0x846CA68B)
+    return bits ^ (bits >> 16)
+
+
+def _scaled(x, key, rate):
+    keep = hash_bits(key, x.shape) >= jnp.uint32(round(rate * 2**32))
+    return jnp.where(keep, x * jnp.asarray(1 / (1 - rate), x.dtype), jnp.zeros((), x.dtype))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _dropout(x, key, rate):
+    return _scaled(x, key, rate)
+
+
+# The backward pass hashes again: cheaper than writing and reading a mask of the size of x.
+_dropout.defvjp(
+    lambda x, key, rate: (_scaled(x, key, rate), key),
+    lambda rate, key, cotangent: (_scaled(cotangent, key, rate), np.zeros(key.shape, jax.dtypes.float0)),
+)
+
+
+def dropout(x: Float[Array, "..."], rate: float, key: PRNGKeyArray) -> Float[Array, "..."]:
+    """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate)."""
+    return _dropout(x, jax.random.key_data(key).reshape(-1), rate)
+
+
+class Dropout(nn.Module):
+    """Dropout with the rng stream `dropout`; the identity where `deterministic` or the rate is zero."""
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."], deterministic: bool) -> Float[Array, "..."]:
+        if deterministic or self.rate == 0.0:
+            return x
+        return dropout(x, self.rate, self.make_rng("dropout"))

@@ -1,0 +1,47 @@
+"""Position-wise feed-forward network (Vaswani et al. 2017, eq. 2)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxnmt.layers.context import Context
+from flaxnmt.layers.dropout import Dropout
+from flaxnmt.layers.initializers import partitioned, projection
+from flaxnmt.layers.sublayer import SubLayer
+from flaxnmt.sharding import constrain
+from flaxnmt.typing import Array, Float
+
+
+class FeedForward(SubLayer):
+    """ReLU(x W_1 + b_1) W_2 + b_2 for each row.
+
+    Attributes:
+      d_model: D.
+      hidden: F, the inner dimension.
+      dropout: rate after the ReLU.
+      dtype: of the computation; parameters are float32.
+    """
+
+    d_model: int
+    hidden: int
+    dropout: float = 0.0
+    dtype: Any = jnp.float32
+
+    def setup(self):
+        d_model, hidden, zeros = self.d_model, self.hidden, nn.initializers.zeros
+        self.w_in = self.param("w_in", partitioned(projection(d_model, hidden), "embed", "mlp"), (d_model, hidden))
+        self.b_in = self.param("b_in", partitioned(zeros, "mlp"), (hidden,))
+        self.w_out = self.param("w_out", partitioned(projection(hidden, d_model), "mlp", "embed"), (hidden, d_model))
+        self.b_out = self.param("b_out", partitioned(zeros, "activation"), (d_model,))
+        self.hidden_dropout = Dropout(self.dropout)
+
+    def rows(self, x: Float[Array, "B Q D"], shared: None, context: Context):
+        w_in, b_in, w_out, b_out = (w.astype(self.dtype) for w in (self.w_in, self.b_in, self.w_out, self.b_out))
+        hidden = constrain(jax.nn.relu(x.astype(self.dtype) @ w_in + b_in), "batch", "length", "mlp")
+        y = self.hidden_dropout(hidden, context.deterministic) @ w_out + b_out
+        return constrain(y, "batch", "length", "activation"), None
+
+    def flops(self, d_model: int, queries: int, keys: int) -> tuple[int, int]:
+        return 0, 4 * queries * d_model * self.hidden

@@ -1,0 +1,55 @@
+"""Stacks of layers: one after the other, or scanned over stacked parameters."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import linen as nn
+
+from flaxnmt.typing import PyTree
+
+SCANNED = {"variable_axes": {"params": 0}, "split_rngs": {"params": True, "dropout": True}}
+
+
+class Stack(nn.Module):
+    """Applies `layers` in order; layers may differ from each other.
+
+    With `scan`, `layers` holds one layer, which is repeated `repeats` times over parameters stacked on a leading
+    `layers` axis: the program, and the time to compile it, no longer grow with depth.
+
+    Attributes:
+      layers: the layers, or the one to repeat.
+      repeats: how often; 1 unless scanned.
+      scan: run as `lax.scan`.
+      remat: compute activations again in the backward pass in place of keeping them.
+    """
+
+    layers: tuple[nn.Module, ...]
+    repeats: int = 1
+    scan: bool = False
+    remat: bool = False
+
+    def run(self, body: Callable[..., tuple[Any, PyTree]], carry: Any, per_layer: PyTree = None):
+        """carry, out = body(layer, carry, per_layer[i]) for each layer; (carry, outs), outs stacked if scanned.
+
+        `per_layer` is a sequence with an entry a layer, or, if scanned, a tree with a leading axis of layers.
+        """
+        body = nn.remat(body, prevent_cse=not self.scan) if self.remat else body
+        if self.scan:
+            over = nn.scan(body, length=self.repeats, metadata_params={nn.PARTITION_NAME: "layers"}, **SCANNED)
+            return over(self.layers[0], carry, per_layer)
+        outs = []
+        for i, layer in enumerate(self.layers):
+            carry, out = body(layer, carry, None if per_layer is None else per_layer[i])
+            outs.append(out)
+        return carry, tuple(outs)
+
+    def map(self, body: Callable[[nn.Module], PyTree]) -> PyTree:
+        """body(layer) for each layer: a tuple, or stacked on a leading axis if scanned."""
+        _, outs = self.run(lambda layer, carry, _: (carry, body(layer)), ())
+        return outs
+
+
+def unstack(tree: PyTree, layers: int) -> tuple[PyTree, ...]:
+    """The entries of a tree with a leading axis of layers."""
+    return tuple(jax.tree.map(lambda leaf: leaf[i], tree) for i in range(layers))

@@ -1,0 +1,37 @@
+"""The one interface of everything that can stand inside a block: attention, feed-forward, recurrence, ..."""
+
+from typing import Any, ClassVar
+
+from flax import linen as nn
+
+from flaxnmt.layers.context import Context
+from flaxnmt.typing import Array, Float
+
+
+class SubLayer(nn.Module):
+    """A function of rows, split into what all rows share and what each row needs by itself.
+
+    Norm, skip connection, dropout and gate belong to the block around it. The split lets a gate skip rows one
+    by one while the shared part (keys and values, a recurrence) is still computed for the others, and lets a
+    decoder cache the shared part.
+
+    Attributes:
+      rowwise: whether `rows` may be called on any subset of the query rows.
+    """
+
+    rowwise: ClassVar[bool] = True
+
+    def keys(self, memory: Float[Array, "B L D"], context: Context) -> Any:
+        """The shared part, over all rows of `memory`; None where there is none."""
+        return None
+
+    def rows(self, x: Float[Array, "B Q D"], shared: Any, context: Context):
+        """The per-row part: ([B, Q, D] output, attention weights [B, H, Q, L] or None)."""
+        raise TypeError(f"{type(self).__name__} does not define rows")
+
+    def __call__(self, x: Float[Array, "B Q D"], memory: Float[Array, "B L D"], context: Context):
+        return self.rows(x, self.keys(memory, context), context)[0]
+
+    def flops(self, d_model: int, queries: int, keys: int) -> tuple[int, int]:
+        """Multiply-adds counted as 2 of (shared part, per-row part) for one example, forward pass."""
+        raise TypeError(f"{type(self).__name__} does not define flops")

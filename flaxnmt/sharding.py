@@ -1,0 +1,123 @@
+"""Meshes, logical axes and the rules that join them.
+
+Parameters and activations name their dimensions with logical axes (`batch, length, embed, mlp, heads,
+kv, vocab, layers`); `Rules` says on which mesh axis each of them lies. `use_mesh` enters mesh and rules
+together, because either one alone makes every constraint a silent no-op.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from flaxnmt.errors import ConfigError
+from flaxnmt.typing import PyTree
+
+MESH_AXES = ("data", "fsdp", "model")
+
+MeshAxes = str | tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The mesh axes on which each logical axis lies; None keeps it whole on every device."""
+
+    batch: MeshAxes = ("data", "fsdp")
+    length: MeshAxes = None
+    embed: MeshAxes = "fsdp"
+    mlp: MeshAxes = "model"
+    heads: MeshAxes = "model"
+    kv: MeshAxes = None
+    vocab: MeshAxes = "model"
+    layers: MeshAxes = None
+    activation: MeshAxes = None
+    """The model dimension of activations, which must not follow `embed` onto the axis of the batch."""
+
+    def items(self) -> tuple[tuple[str, MeshAxes], ...]:
+        return tuple((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+
+    def spec(self, names: tuple[str | None, ...]) -> PartitionSpec:
+        """Partition spec of an array whose dimensions have these logical names.
+
+        Raises:
+          ConfigError: for an unknown name, or two dimensions on one mesh axis.
+        """
+        table = dict(self.items())
+        unknown = [name for name in names if name is not None and name not in table]
+        if unknown:
+            raise ConfigError(f"unknown logical axes {unknown}: expected some of {sorted(table)}")
+        axes = [None if name is None else table[name] for name in names]
+        used = [axis for entry in axes if entry for axis in ((entry,) if isinstance(entry, str) else entry)]
+        if len(set(used)) != len(used):
+            raise ConfigError(f"logical axes {names} put two dimensions on one mesh axis: {axes}")
+        return PartitionSpec(*axes)
+
+
+def make_mesh(data: int = -1, fsdp: int = 1, model: int = 1, devices: list[jax.Device] | None = None) -> Mesh:
+    """A (data, fsdp, model) mesh over the devices; -1 takes what the other axes leave.
+
+    Raises:
+      ConfigError: if the sizes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    sizes = [data, fsdp, model]
+    if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
+        raise ConfigError(f"mesh {dict(zip(MESH_AXES, sizes))}: sizes are positive and at most one is -1")
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = max(1, len(devices) // math.prod(size for size in sizes if size != -1))
+    if math.prod(sizes) != len(devices):
+        wanted = " x ".join(f"{name} {size}" for name, size in zip(MESH_AXES, sizes))
+        raise ConfigError(
+            f"mesh {wanted} needs {math.prod(sizes)} devices and there are {len(devices)}: "
+            "change --mesh.data, --mesh.fsdp or --mesh.model so that their product fits"
+        )
+    return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes), devices=devices)
+
+
+@contextlib.contextmanager
+def use_mesh(mesh: Mesh, rules: Rules = Rules()) -> Iterator[Mesh]:
+    """Enters mesh and rules together; inside, `constrain` is live."""
+    with jax.set_mesh(mesh), nn.logical_axis_rules(rules.items()):
+        yield mesh
+
+
+def constrain(x: jax.Array, *names: str | None) -> jax.Array:
+    """Constrains the dimensions of `x` to their logical axes.
+
+    Outside of `use_mesh` it is the identity, so that modules serve in projects without a mesh; inside,
+    an unknown name raises rather than leaving the dimension unsharded.
+    """
+    if not nn.get_logical_axis_rules():
+        return x
+    return nn.with_logical_constraint(x, names, fallback=nn.spmd.RulesFallback.RAISE_ERROR)
+
+
+def tree_shardings(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> PyTree:
+    """NamedShardings for a tree of logically partitioned parameters (as `init` returns them).
+
+    Raises:
+      ConfigError: if a dimension does not divide by the devices that share it.
+    """
+
+    def sharding(path, leaf):
+        names = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else (None,) * np.ndim(leaf)
+        value = leaf.value if isinstance(leaf, nn.LogicallyPartitioned) else leaf
+        spec = rules.spec(tuple(names))
+        for size, entry in zip(value.shape, spec):
+            axes = (entry,) if isinstance(entry, str) else entry or ()
+            ways = math.prod(mesh.shape[axis] for axis in axes)
+            if size % ways:
+                raise ConfigError(
+                    f"parameter {jax.tree_util.keystr(path)} of shape {value.shape}: dimension {size} does not "
+                    f"divide by the {ways} devices of mesh axes {axes}"
+                )
+        return NamedSharding(mesh, spec)
+
+    boxes = dict(is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+    return jax.tree_util.tree_map_with_path(sharding, boxed, **boxes)
