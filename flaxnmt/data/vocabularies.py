@@ -1,0 +1,89 @@
+"""The two vocabularies of a run: trained on its training text or loaded, shared or separate."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flaxnmt.config import TokenizerConfig
+from flaxnmt.data.documents import Document
+from flaxnmt.data.tokenizers import MAX_SENTENCES, SentencePiece, sample, train
+from flaxnmt.errors import ConfigError, DataError, RunError
+
+SHARED = "shared.model"
+SEPARATE = ("source.model", "target.model")
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """Tokenizers of the source and the target; one and the same where the vocabulary is shared."""
+
+    source: SentencePiece
+    target: SentencePiece
+
+    @property
+    def shared(self) -> bool:
+        return self.source == self.target
+
+    @property
+    def hash(self) -> str:
+        """Fingerprint of both models, 16 hexadecimal digits."""
+        return hashlib.sha256(f"{self.source.hash} {self.target.hash}".encode()).hexdigest()[:16]
+
+    def save(self, directory: str | Path) -> None:
+        """Writes shared.model, or source.model and target.model."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        if self.shared:
+            self.source.save(directory / SHARED)
+        else:
+            self.source.save(directory / SEPARATE[0])
+            self.target.save(directory / SEPARATE[1])
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "Vocabularies":
+        """Reads what `save` wrote; raises RunError where it is missing."""
+        directory = Path(directory)
+        if (directory / SHARED).exists():
+            tokenizer = SentencePiece.load(directory / SHARED)
+            return cls(tokenizer, tokenizer)
+        missing = [name for name in SEPARATE if not (directory / name).exists()]
+        if missing:
+            raise RunError(f"{directory} holds no tokenizer: neither {SHARED} nor {' and '.join(missing)}")
+        return cls(*(SentencePiece.load(directory / name) for name in SEPARATE))
+
+
+def _trained(side: str, config: TokenizerConfig, texts: Iterable[str], symbols: Sequence[str]) -> SentencePiece:
+    try:
+        return train(
+            config.kind, texts, config.vocab_size, config.lowercase, config.character_coverage, symbols
+        )
+    except DataError as error:
+        raise DataError(f"tokenizer.vocab_size ({side}): {error}") from error
+
+
+def build_tokenizers(
+    config: TokenizerConfig, documents: Iterable[Document], symbols: Sequence[str] = ()
+) -> Vocabularies:
+    """Loads the models that the config names and trains the others in one pass over the documents.
+
+    Documents are not read where nothing is trained. Raises DataError for unusable models and for a
+    vocabulary that the text does not allow, ConfigError for two models that cannot be one.
+    """
+    paths = (config.source_model, config.target_model)
+    source, target = (
+        SentencePiece.load(path, config.lowercase, symbols) if path is not None else None for path in paths
+    )
+    if config.shared:
+        if source and target and source != target:
+            raise ConfigError(f"{paths[0]} and {paths[1]} differ: set tokenizer.shared to false, or name one")
+        texts = (text for document in documents for pair in document for text in pair[:2] if text)
+        tokenizer = source or target or _trained("shared", config, texts, symbols)
+        return Vocabularies(tokenizer, tokenizer)
+    if source and target:
+        return Vocabularies(source, target)
+    pairs = sample((sentence[:2] for document in documents for sentence in document), MAX_SENTENCES)
+    return Vocabularies(
+        source or _trained("source", config, (text for text, _ in pairs), symbols),
+        target or _trained("target", config, (text for _, text in pairs if text), symbols),
+    )
