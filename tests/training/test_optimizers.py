@@ -1,0 +1,104 @@
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from flaxnmt.config import OptimizerConfig
+from flaxnmt.errors import ConfigError
+from flaxnmt.training.optimizers import decay_mask, make_optimizer
+from flaxnmt.training.schedules import make_schedule
+
+
+def make_params(seed=0):
+    shapes = {"table": (11, 8), "w_in": (8, 16), "b_in": (16,), "query": (8, 2, 4), "norm": {"scale": (8,), "bias": (8,)}}
+    leaves, tree = jax.tree.flatten(shapes, is_leaf=lambda x: isinstance(x, tuple))
+    rng = np.random.default_rng(seed)
+    return jax.tree.unflatten(tree, [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in leaves])
+
+
+def adam_float64(params, gradients, rate, config):
+    """Algorithm 1 of Kingma & Ba 2015 in NumPy, with decoupled decay of the matrices."""
+    params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    first = second = jax.tree.map(np.zeros_like, params)
+    mask = decay_mask(params)
+    for t, g in enumerate(gradients, 1):
+        g = jax.tree.map(lambda x: np.asarray(x, np.float64), g)
+        first = jax.tree.map(lambda m, g: config.b1 * m + (1 - config.b1) * g, first, g)
+        second = jax.tree.map(lambda v, g: config.b2 * v + (1 - config.b2) * g * g, second, g)
+        params = jax.tree.map(
+            lambda p, m, v, decays: p
+            - rate(t)
+            * (
+                m / (1 - config.b1**t) / (np.sqrt(v / (1 - config.b2**t)) + config.eps)
+                + decays * config.weight_decay * p
+            ),
+            params,
+            first,
+            second,
+            mask,
+        )
+    return params
+
+
+@pytest.mark.parametrize("name, decay", [("adam", 0.0), ("adamw", 0.1)])
+def test_five_updates_agree_with_float64(name, decay):
+    config = OptimizerConfig(name=name, weight_decay=decay, warmup_steps=3)
+    optimizer = make_optimizer(config, make_schedule(config, 8, None))
+    params, gradients = make_params(), [make_params(seed) for seed in range(1, 6)]
+    state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    new = params
+    for g in gradients:
+        updates, state = update(g, state, new)
+        new = optax.apply_updates(new, updates)
+    expected = adam_float64(params, gradients, lambda t: 8**-0.5 * min(t**-0.5, t * 3**-1.5), config)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6), new, expected)
+
+
+def test_only_matrices_decay():
+    mask = decay_mask({**make_params(), "stacked": {"b_in": jnp.zeros((4, 16)), "w_in": jnp.zeros((4, 8, 16))}})
+    assert mask == {
+        "table": False,
+        "w_in": True,
+        "b_in": False,
+        "query": True,
+        "norm": {"scale": False, "bias": False},
+        "stacked": {"b_in": False, "w_in": True},
+    }
+
+
+def test_clipping_bounds_the_norm_that_adam_sees():
+    config = OptimizerConfig(clip_norm=0.5, schedule="constant")
+    optimizer = make_optimizer(config, make_schedule(config, 8, None))
+    params = make_params()
+    large, small = jax.tree.map(lambda x: 100 * x, params), jax.tree.map(lambda x: 1e-3 * x, params)
+    for gradients, expected in ((large, 0.5), (small, float(optax.tree.norm(small)))):
+        _, state = optimizer.update(gradients, optimizer.init(params), params)
+        first = optax.tree.get(state, "mu")
+        assert float(optax.tree.norm(first)) == pytest.approx((1 - config.b1) * expected, rel=1e-5)
+
+
+def test_an_update_is_three_loops_a_parameter_and_no_copies():
+    config = OptimizerConfig(schedule="constant")
+    optimizer = make_optimizer(config, make_schedule(config, 8, None))
+    params = {str(i): jnp.ones((64, 64)) for i in range(10)}
+
+    def step(state, gradients):
+        updates, inner = optimizer.update(gradients, state[1], state[0])
+        return optax.apply_updates(state[0], updates), inner
+
+    state = params, optimizer.init(params)
+    compiled = jax.jit(step, donate_argnums=0).lower(state, params).compile().as_text()
+    loops = re.findall(r"= f32\[64,64\]\S* (\w+)\(", compiled[compiled.index("ENTRY") :])
+    assert loops.count("copy") == 0
+    assert len([op for op in loops if op != "parameter"]) <= 30
+
+
+@pytest.mark.parametrize("change", [dict(weight_decay=0.1), dict(clip_norm=0.0)])
+def test_contradictions_are_refused(change):
+    (field,) = change
+    with pytest.raises(ConfigError, match=f"optimizer.{field}"):
+        make_optimizer(OptimizerConfig(name="adam", **change), optax.constant_schedule(1.0))
