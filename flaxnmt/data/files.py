@@ -60,10 +60,9 @@ def locate(path: str | Path) -> Path:
 
 def open_bytes(path: str | Path) -> BinaryIO:
     """A file of bytes, decompressed where its name or its first two bytes say gzip."""
-    file = open(path, "rb")
-    if str(path).endswith(".gz") or file.peek(2)[:2] == b"\x1f\x8b":
-        return gzip.GzipFile(fileobj=file)
-    return file
+    with open(path, "rb") as file:
+        compressed = str(path).endswith(".gz") or file.read(2) == b"\x1f\x8b"
+    return gzip.open(path) if compressed else open(path, "rb")
 
 
 def _byte_blocks(path: str | Path, report: Report) -> Iterator[bytes]:
@@ -82,7 +81,9 @@ def _byte_blocks(path: str | Path, report: Report) -> Iterator[bytes]:
                     rest = []
                 rest.append(chunk[cut:])
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        report(Problem("gzip", str(path), lines + 1, f"corrupt gzip, nothing can be read from here on ({error})"))
+        report(
+            Problem("gzip", str(path), lines + 1, f"corrupt gzip, nothing can be read from here on ({error})")
+        )
         rest = []
     if any(rest):
         yield b"".join(rest)

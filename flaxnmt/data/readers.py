@@ -86,12 +86,11 @@ def read_source(source: str | Path | BinaryIO | TextIO) -> Iterator[str]:
         if not Path(source).exists():
             locate(source)
         return read_lines(source)
-    stream = getattr(source, "buffer", source)
     name = str(getattr(source, "name", "input"))
 
     def lines() -> Iterator[str]:
         offset = 0
-        for number, raw in enumerate(stream, 1):
+        for number, raw in enumerate(getattr(source, "buffer", source), 1):
             yield from decode(raw, name, number, offset)
             offset += len(raw)
 

@@ -79,9 +79,13 @@ def _data(builder: Any, split: str) -> Sequence[Any]:
         return builder.as_data_source(split)
     except NotImplementedError as error:
         form = builder.info.file_format.value
-        raise DataError(f"tfds:{full} is prepared as {form}: prepare it with file_format='array_record'") from error
+        raise DataError(
+            f"tfds:{full} is prepared as {form}: prepare it with file_format='array_record'"
+        ) from error
     except (ValueError, KeyError) as error:
-        raise DataError(f"tfds:{full} has no split {split}; it has {', '.join(builder.info.splits)}") from error
+        raise DataError(
+            f"tfds:{full} has no split {split}; it has {', '.join(builder.info.splits)}"
+        ) from error
 
 
 def _order_on_disk(split: str, examples: int) -> list[int]:
@@ -130,7 +134,9 @@ def _talks(examples: Iterator[Any], direction: tuple[str, str], full: str) -> It
         runs += 1
         names.add(name)
         if runs > 2 * len(names):
-            raise DataError(f"tfds:{full}: the order of its talks cannot be put back (keys are not 0, 1, 2, ...)")
+            raise DataError(
+                f"tfds:{full}: the order of its talks cannot be put back (keys are not 0, 1, 2, ...)"
+            )
         sentences = (_pair(example, direction, number) for _, number, example in talk)
         if sentences := tuple(filter(None, sentences)):
             yield Document((sentences,), id=name)
@@ -157,7 +163,9 @@ def read(text: str, data_dir: str | Path | None = None) -> Iterator[Document]:
     data = _data(builder, name.split)
     places = range(len(data))
     if TALK not in features:
-        pairs = (_pair(example, direction, number) for number, example in enumerate(_examples(data, places), 1))
+        pairs = (
+            _pair(example, direction, number) for number, example in enumerate(_examples(data, places), 1)
+        )
         return (Document(((pair,),)) for pair in pairs if pair)
     if not builder.info.disable_shuffling:
         if name.split not in list(builder.info.splits):

@@ -160,7 +160,7 @@ def _standard(proto: ModelProto, lowercase: bool, symbols: Sequence[str]) -> byt
 
 
 def sample(items: Iterable[T], size: int, seed: int = 0) -> list[T]:
-    """All items, or a uniform sample of `size` of them (reservoir, Vitter 1985), the same for the same seed."""
+    """All items, or a uniform sample of `size` of them (reservoir, Vitter 1985), a function of the seed."""
     kept: list[T] = []
     draw = random.Random(seed).random
     for index, item in enumerate(items):

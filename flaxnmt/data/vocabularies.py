@@ -53,7 +53,9 @@ class Vocabularies:
         return cls(*(SentencePiece.load(directory / name) for name in SEPARATE))
 
 
-def _trained(side: str, config: TokenizerConfig, texts: Iterable[str], symbols: Sequence[str]) -> SentencePiece:
+def _trained(
+    side: str, config: TokenizerConfig, texts: Iterable[str], symbols: Sequence[str]
+) -> SentencePiece:
     try:
         return train(
             config.kind, texts, config.vocab_size, config.lowercase, config.character_coverage, symbols

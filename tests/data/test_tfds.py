@@ -75,7 +75,9 @@ def test_sentence_pairs(prepared):
 
 def test_direction_and_slice(prepared):
     folder, _ = prepared
-    reversed_pairs = [document.sentences[0] for document in read("tfds:tiny_pairs/fr-en/en_to_fr:train[:10]", folder)]
+    reversed_pairs = [
+        document.sentences[0] for document in read("tfds:tiny_pairs/fr-en/en_to_fr:train[:10]", folder)
+    ]
     assert len(reversed_pairs) == 10
     assert all(pair.source.startswith("summer") and pair.target.startswith("Été") for pair in reversed_pairs)
 
@@ -110,4 +112,6 @@ def test_prepared_files_are_read_without_their_builder_and_without_tensorflow(pr
     )
     assert run.returncode == 0, run.stderr
     expected = by_talk(builders.talk_rows(), "de", "en")
-    assert run.stdout.splitlines() == ["|".join([talk, *(pair[1] for pair in pairs)]) for talk, pairs in expected]
+    assert run.stdout.splitlines() == [
+        "|".join([talk, *(pair[1] for pair in pairs)]) for talk, pairs in expected
+    ]
