@@ -113,12 +113,12 @@ class TokenCorpus:
         return len(self.source)
 
     @cached_property
-    def paragraph_offsets(self) -> Int[np.ndarray, "paragraphs+1"]:
+    def paragraph_offsets(self) -> Int[np.ndarray, "offsets"]:
         """Index of the first pair of each paragraph, then the number of pairs."""
         return np.append(np.flatnonzero(self.starts & PARAGRAPH), len(self))
 
     @cached_property
-    def document_offsets(self) -> Int[np.ndarray, "documents+1"]:
+    def document_offsets(self) -> Int[np.ndarray, "offsets"]:
         """Index of the first pair of each document, then the number of pairs."""
         return np.append(np.flatnonzero(self.starts & DOCUMENT), len(self))
 

@@ -23,7 +23,7 @@ def corpus_of(seed, pairs=300):
     for lengths in (source, target):
         sides.append(
             TokenArray.from_lists(
-                [[10 + i, *rng.integers(4, 9, max(0, n - 1))][:n] for i, n in enumerate(lengths)]
+                [[10 + i, *rng.integers(4, 9, max(0, n - 1)).tolist()][:n] for i, n in enumerate(lengths)]
             )
         )
     return TokenCorpus(*sides, np.arange(1, pairs + 1, dtype=np.int32), np.full(pairs, 3, np.uint8))

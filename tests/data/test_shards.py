@@ -1,7 +1,10 @@
 """A corpus on disk holds the tokens put in, is reused while nothing changes and is never half there."""
 
 import logging
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,3 +160,22 @@ def test_padded_rows():
     assert rows.tolist() == [[7, 8, 9, EOS], [0, 0, 0, 0], [5, 6, EOS, 0], [EOS, 0, 0, 0]]
     with pytest.raises(IndexError, match="sentence 3 of 3"):
         array[3]
+
+
+@pytest.mark.slow
+def test_data_throughput_prints_its_table(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(
+            "".join(f"{word} the {i} birds fly\n" for i, word in enumerate("abcdefgh"))
+        )
+    command = [sys.executable, "-m", "experiments.benchmarks.data_throughput", "a", "b", "--pairs", "1000"]
+    paths = [str(tmp_path / part) if part in ("a", "b") else part for part in command]
+    root = Path(__file__).parents[2]
+    result = subprocess.run(
+        [*paths, "--vocab-size", "40", "--batches", "9"], cwd=root, capture_output=True, text=True, check=True
+    )
+    rows = [line.split("|") for line in result.stdout.splitlines() if line.startswith("| ")]
+    assert rows[0][2].strip() == "1,000 pairs, measured"
+    measured = {row[1].strip(): float(row[2].replace(",", "")) for row in rows[1:]}
+    assert measured["loading, batches/s"] > 0
+    assert 30 < measured["tokenised, bytes per pair"] < 150
