@@ -1,0 +1,149 @@
+"""What the benchmarks share: inputs, peers as subprocesses, rounds that interleave the systems, results."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from experiments.benchmarks.peers.sizes import EOS, Size
+from flaxnmt.errors import ConfigError, RunError
+
+PEERS = Path(__file__).parent / "peers"
+RESULTS = Path(__file__).parents[1] / "results"
+PEERS_PYTHON = Path(".venv-peers/bin/python")
+
+
+def pin_cores(count: int) -> None:
+    """Keeps this process and its children on the first `count` cores; call it before JAX starts its threads."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < count:
+        raise ConfigError(f"the benchmark wants {count} cores and this process may use {len(cores)}: give --cores")
+    os.sched_setaffinity(0, cores[:count])
+
+
+def random_ids(rows: int, length: int, size: Size, seed: int, fill: float = 1.0) -> np.ndarray:
+    """Padded sentences [rows, length] that end with eos, of between fill * length and length tokens; one is full."""
+    random = np.random.default_rng(seed)
+    ids = random.integers(EOS + 1, size.vocabulary, (rows, length), dtype=np.int32)
+    lengths = random.integers(max(1, round(fill * length)), length + 1, rows)
+    lengths[0] = length
+    ids[np.arange(rows), lengths - 1] = EOS
+    return np.where(np.arange(length) < lengths[:, None], ids, 0)
+
+
+def run_peer(python: Path, script: str, arguments: dict) -> dict:
+    """The JSON that a peer script prints; RunError with its last line of error where it fails."""
+    if not python.exists():
+        raise ConfigError(f"no peers at {python}: run `make bench-peers-env`, or give --peers with no names")
+    command = [str(python), str(PEERS / script), *(str(part) for pair in arguments.items() for part in pair)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise RunError(f"peer `{' '.join(command)}` failed: {last}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def interleave(systems: dict[str, Callable[[], dict]], rounds: int) -> dict[str, list[dict]]:
+    """Results of every system in every round; each second round runs in reverse order."""
+    results: dict[str, list[dict]] = {name: [] for name in systems}
+    for number in range(rounds):
+        for name in list(systems) if number % 2 == 0 else list(reversed(systems)):
+            results[name].append(systems[name]())
+    return results
+
+
+def speeds(results: Sequence[dict], cycle: int = 1) -> list[float]:
+    """Tokens per second of every `cycle` repetitions in a row (one pass over the batches), over all rounds."""
+    rates = []
+    for result in results:
+        for start in range(0, len(result["seconds"]) - cycle + 1, cycle):
+            span = slice(start, start + cycle)
+            rates.append(sum(result["tokens"][span]) / sum(result["seconds"][span]))
+    return rates
+
+
+def compare(rounds: dict[str, list[dict]], cycle: int = 1) -> dict:
+    """Median speed of every system over all rounds, its range, and how many times faster flaxnmt is."""
+    rates = {name: speeds(results, cycle) for name, results in rounds.items()}
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    return {
+        "tokens_per_second": medians,
+        "range": {name: [min(values), max(values)] for name, values in rates.items()},
+        "ratio": {name: medians["flaxnmt"] / median for name, median in medians.items()},
+        "parameters": {name: results[0]["parameters"] for name, results in rounds.items()},
+        "versions": {name: results[0].get("versions", {}) for name, results in rounds.items()},
+    }
+
+
+def compare_table(row: dict, names: dict[str, str]) -> str:
+    """`compare` as a Markdown table."""
+    lines = [
+        (
+            names[name],
+            ", ".join(f"{package} {version}" for package, version in row["versions"][name].items()) or "this commit",
+            row["parameters"][name],
+            speed,
+            "{:.0f} to {:.0f}".format(*row["range"][name]),
+            row["ratio"][name],
+        )
+        for name, speed in row["tokens_per_second"].items()
+    ]
+    return table(("system", "versions", "parameters", "target tokens/s", "range", "flaxnmt / system"), lines)
+
+
+def machine() -> dict:
+    """Where and with what a number was measured."""
+    packages = ("jax", "jaxlib", "flax", "optax", "numpy")
+    model = [line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")]
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": model[0] if model else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+    }
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
+    """A Markdown table; floats with three significant digits, or whole from a hundred on."""
+
+    def cell(value) -> str:
+        if isinstance(value, float):
+            return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+        return str(value)
+
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(cell, line)) + " |" for line in lines)
+
+
+class Compilations:
+    """Counts compilations in this process from its creation on."""
+
+    def __init__(self):
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+
+    def _listen(self, event: str, seconds: float, **details) -> None:
+        self.count += event == "/jax/core/compile/backend_compile_duration"
+
+
+def write_results(name: str, title: str, text: str, row: dict, directory: Path = RESULTS) -> None:
+    """`name`.md with the latest table, and one more line in benchmarks.jsonl."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{name}.md").write_text(f"# {title}\n\n{text}\n", encoding="utf-8")
+    with (directory / "benchmarks.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"benchmark": name, **row}) + "\n")

@@ -1,0 +1,165 @@
+"""Training speed of flaxnmt beside JoeyNMT and Hugging Face, and its share of the machine's matmul peak.
+
+All systems train a post-norm Transformer of one size on the same batches, with dropout 0.1 at the same sites,
+label smoothing 0.1, Adam and float32, on the same cores; they take turns, and only target tokens that are not
+padding count. Peers run in their own environment (`make bench-peers-env`).
+
+    python -m experiments.benchmarks.training --sizes small base
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import tyro
+
+from experiments.benchmarks import common
+from experiments.benchmarks.peers.sizes import DROPOUT, DROPOUT_SITES, PAD, SIZES, Size, summary
+
+NAMES = {"flaxnmt": "flaxnmt", "joeynmt": "JoeyNMT", "huggingface": "Hugging Face MarianMTModel"}
+Peer = Literal["joeynmt", "huggingface"]
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Training benchmark."""
+
+    sizes: tuple[Literal["tiny", "small", "base"], ...] = ("small", "base")
+    peers: tuple[Peer, ...] = ("joeynmt", "huggingface")
+    base_peers: tuple[Peer, ...] = ("huggingface",)
+    """Peers at size base, where a step of JoeyNMT takes half a minute."""
+    rounds: int = 5
+    cycles: int = 2
+    """Timed passes over the batches in a round; one at size base."""
+    shapes: tuple[Shape, ...] = ((168, 24, 24), (128, 32, 32), (80, 48, 48))
+    """(rows, source length, target length) of the batches: about 4096 padded target tokens each."""
+    fill: float = 0.75
+    """Shortest sentence of a batch as a share of its longest."""
+    cores: int = 2
+    peers_python: Path = common.PEERS_PYTHON
+    results: Path = common.RESULTS
+
+
+def make_batches(size: Size, shapes: tuple[Shape, ...], fill: float) -> list[dict]:
+    """Random padded batches {"source": int32[B, S], "target": int32[B, T]}."""
+    return [
+        {
+            "source": common.random_ids(rows, source, size, 2 * seed, fill),
+            "target": common.random_ids(rows, target, size, 2 * seed + 1, fill),
+        }
+        for seed, (rows, source, target) in enumerate(shapes)
+    ]
+
+
+def step_flops(size: Size, rows: int, source: int, target: int) -> int:
+    """Floating-point operations of the matrix products of a training step, padding included.
+
+    A product of [m, k] and [k, n] is 2 m k n forward and twice that backward; norms, softmax, dropout and the
+    optimizer count as nothing, so the share of the peak that follows from it is a lower bound.
+    """
+    d, inner = size.d_model, size.feed_forward
+    projections, feed_forward = 4 * d * d, 2 * d * inner
+    encoder = source * (projections + feed_forward) + 2 * source * source * d
+    over_source = target * 2 * d * d + source * 2 * d * d + 2 * target * source * d
+    decoder = target * (projections + feed_forward) + 2 * target * target * d + over_source
+    multiplications = size.layers * (encoder + decoder) + target * d * size.vocabulary
+    return 3 * 2 * rows * multiplications
+
+
+def run_ours(size: Size, batches: list[dict]) -> Callable[[int], dict]:
+    """Compiles the step for every shape; returns a function that times so many passes over the batches."""
+    from experiments.benchmarks import ours
+
+    parameters, step = ours.make_step(size, batches)
+    for index in range(len(batches)):
+        step(index)
+    tokens = [int((batch["target"] != PAD).sum()) for batch in batches]
+
+    def round_of(cycles: int) -> dict:
+        seconds = []
+        for index in list(range(len(batches))) * cycles:
+            start = time.perf_counter()
+            step(index)
+            seconds.append(time.perf_counter() - start)
+        return {"parameters": parameters, **summary(seconds, tokens * cycles)}
+
+    return round_of
+
+
+def measure(name: str, options: Options) -> dict:
+    """One size: rounds of all systems, matmul peaks before and after, compilations after warm-up."""
+    from flaxnmt.training.metrics import measure_matmul_peak
+
+    size, cycles, peers = SIZES[name], options.cycles, options.peers
+    if name == "base":
+        cycles, peers = 1, options.base_peers
+    batches = make_batches(size, options.shapes, options.fill)
+    peaks = [measure_matmul_peak()]
+    ours_round = run_ours(size, batches)
+    compilations = common.Compilations()
+    systems = {"flaxnmt": partial(ours_round, cycles)}
+    with tempfile.TemporaryDirectory() as directory:
+        data = Path(directory) / "batches.npz"
+        np.savez(data, **{f"{side}_{i}": ids for i, batch in enumerate(batches) for side, ids in batch.items()})
+        for peer in peers:
+            arguments = {"--peer": peer, "--size": name, "--data": data, "--steps": cycles * len(batches)}
+            systems[peer] = partial(
+                common.run_peer, options.peers_python, "train_peer.py", {**arguments, "--threads": options.cores}
+            )
+        rounds = common.interleave(systems, options.rounds)
+    compiled = compilations.count
+    peaks.append(measure_matmul_peak())
+    flops = sum(step_flops(size, *shape) for shape in options.shapes) * cycles
+    rate = statistics.median(flops / sum(result["seconds"]) for result in rounds["flaxnmt"])
+    return {
+        "size": name,
+        **common.compare(rounds, cycle=len(batches)),
+        "compilations": compiled,
+        "padding": 1 - sum(sum(ids.flat != PAD) for ids in _targets(batches)) / sum(x.size for x in _targets(batches)),
+        "peak_flops": peaks,
+        "flops": rate,
+        "peak_share": rate / statistics.median(peaks),
+    }
+
+
+def _targets(batches: list[dict]) -> list[np.ndarray]:
+    return [batch["target"] for batch in batches]
+
+
+def describe(row: dict) -> str:
+    """The section of one size."""
+    before, after = (peak / 1e9 for peak in row["peak_flops"])
+    return (
+        f"## {row['size']}\n\n{common.compare_table(row, NAMES)}\n\n"
+        f"flaxnmt does {row['flops'] / 1e9:.1f} GFLOP/s of matrix products, {row['peak_share']:.2f} of the matmul peak "
+        f"of the same process ({before:.1f} GFLOP/s before, {after:.1f} after). Padding: {row['padding']:.0%} of the "
+        f"target positions. Compilations after warm-up: {row['compilations']}."
+    )
+
+
+def main(options: Options) -> None:
+    common.pin_cores(options.cores)
+    rows = [measure(name, options) for name in options.sizes]
+    machine = common.machine()
+    text = "\n\n".join(describe(row) for row in rows)
+    conditions = (
+        f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds in which the systems take "
+        f"turns; batches (rows, source, target) {list(options.shapes)}; dropout {DROPOUT} on "
+        f"{', '.join(DROPOUT_SITES)}. The peers' attention projections have biases, which is the whole difference "
+        "in parameters."
+    )
+    print(conditions, text, sep="\n\n")
+    settings = {name: value for name, value in asdict(options).items() if name not in ("peers_python", "results")}
+    row = {"options": settings, "machine": machine, "sizes": rows}
+    common.write_results("training_speed", "Training speed", f"{conditions}\n\n{text}", row, options.results)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
