@@ -1,0 +1,35 @@
+"""Log-probabilities of given outputs."""
+
+import jax
+import jax.numpy as jnp
+
+from flaxnmt.decoding.hypotheses import length_penalties
+from flaxnmt.typing import Array, Bool, Float, Int
+
+
+def token_log_probs(
+    logits: Float[Array, "*B V"], targets: Int[Array, "*B"], mask: Bool[Array, "*B"]
+) -> Float[Array, "*B"]:
+    """log softmax(logits)[targets] in float32, natural logarithm; 0 where `mask` is False.
+
+    Only the normaliser and the target's logit are computed, never the normalised array. Differentiable;
+    positions outside the mask get no gradient, whatever their logits.
+    """
+    logits = jnp.where(mask[..., None], logits, 0).astype(jnp.float32)
+    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return jnp.where(mask, chosen - jax.nn.logsumexp(logits, axis=-1), 0.0)
+
+
+def sequence_log_probs(
+    logits: Float[Array, "B T V"], targets: Int[Array, "B T"], pad: int = 0
+) -> tuple[Float[Array, "B"], Int[Array, "B"]]:
+    """Sum of `token_log_probs` of each row and its number of tokens, over all targets but pad (eos counts)."""
+    mask = targets != pad
+    return token_log_probs(logits, targets, mask).sum(-1), mask.sum(-1, dtype=jnp.int32)
+
+
+def penalised(
+    log_probs: Float[Array, "*B"], lengths: Int[Array, "*B"], length_penalty: float
+) -> Float[Array, "*B"]:
+    """The score by which beam search ranks: log-probability / ((5 + n) / 6)^alpha, n with eos (Wu et al. 2016)."""
+    return log_probs / length_penalties(lengths, length_penalty)
