@@ -51,7 +51,7 @@ class TokenArray:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: int) -> np.ndarray:
+    def __getitem__(self, index: int | np.integer) -> np.ndarray:
         if not 0 <= index < len(self):
             raise IndexError(f"sentence {index} of {len(self)}")
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]

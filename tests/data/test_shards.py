@@ -86,7 +86,7 @@ def test_sentencepiece_in_threads_gives_its_own_ids(tmp_path):
     )
     for i, ids in enumerate(tokenizer.encode(texts)):
         assert corpus.source[i].tolist() == [*ids, EOS]
-    assert tokenizer.decode([corpus.target[4]]) == [texts[4][::-1]]
+    assert tokenizer.decode([corpus.target[4].tolist()]) == [texts[4][::-1]]
 
 
 def test_reused_until_something_changes(tmp_path, caplog):
