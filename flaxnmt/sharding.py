@@ -98,6 +98,16 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     return nn.with_logical_constraint(x, names, fallback=nn.spmd.RulesFallback.RAISE_ERROR)
 
 
+def is_boxed(leaf) -> bool:
+    """Whether this is a parameter that still carries its logical axes."""
+    return isinstance(leaf, nn.LogicallyPartitioned)
+
+
+def unbox(tree: PyTree) -> PyTree:
+    """The tree without logical axes. Unlike `nn.unbox` it adds no constraint, so it works on shapes too."""
+    return jax.tree.map(lambda leaf: leaf.value if is_boxed(leaf) else leaf, tree, is_leaf=is_boxed)
+
+
 def tree_shardings(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> PyTree:
     """NamedShardings for a tree of logically partitioned parameters (as `init` returns them).
 
@@ -106,18 +116,39 @@ def tree_shardings(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> PyTree:
     """
 
     def sharding(path, leaf):
-        names = leaf.names if isinstance(leaf, nn.LogicallyPartitioned) else (None,) * np.ndim(leaf)
-        value = leaf.value if isinstance(leaf, nn.LogicallyPartitioned) else leaf
-        spec = rules.spec(tuple(names))
-        for size, entry in zip(value.shape, spec):
+        spec = rules.spec(leaf.names) if is_boxed(leaf) else PartitionSpec()
+        shape = leaf.value.shape if is_boxed(leaf) else leaf.shape
+        for size, entry in zip(shape, spec):
             axes = (entry,) if isinstance(entry, str) else entry or ()
             ways = math.prod(mesh.shape[axis] for axis in axes)
             if size % ways:
                 raise ConfigError(
-                    f"parameter {jax.tree_util.keystr(path)} of shape {value.shape}: dimension {size} does not "
+                    f"parameter {jax.tree_util.keystr(path)} of shape {shape}: dimension {size} does not "
                     f"divide by the {ways} devices of mesh axes {axes}"
                 )
         return NamedSharding(mesh, spec)
 
-    boxes = dict(is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
-    return jax.tree_util.tree_map_with_path(sharding, boxed, **boxes)
+    return jax.tree_util.tree_map_with_path(sharding, boxed, is_leaf=is_boxed)
+
+
+def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, rules: Rules = Rules()) -> dict[str, jax.Array]:
+    """A global batch out of the rows that each process loaded, laid over the axes of `batch`."""
+    sharding = NamedSharding(mesh, rules.spec(("batch",)))
+    return {name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()}
+
+
+def owned_rows(rows: int, mesh: Mesh, rules: Rules = Rules()) -> slice:
+    """The rows of a global batch that this process loads.
+
+    Raises:
+      ConfigError: if the rows do not divide by the devices that share them.
+    """
+    sharding = NamedSharding(mesh, rules.spec(("batch",)))
+    ways = math.prod(mesh.shape[axis] for axis in ("data", "fsdp"))
+    if rows % ways:
+        raise ConfigError(
+            f"batches of {rows} rows do not divide by the {ways} devices that share them: make --data.batch-tokens "
+            "or --data.rows-multiple a multiple that does, or use a mesh with fewer data and fsdp devices"
+        )
+    slices = [index[0].indices(rows)[:2] for index in sharding.addressable_devices_indices_map((rows,)).values()]
+    return slice(min(start for start, _ in slices), max(stop for _, stop in slices))

@@ -27,7 +27,9 @@ class TokenTable(nn.Module):
 
     def embed(self, ids: Int[Array, "B L"]) -> Float[Array, "B L D"]:
         """Rows of the table times sqrt(D)."""
-        return jnp.take(self.table, ids, axis=0).astype(self.dtype) * self.d_model**0.5
+        # Whole rows, since a gather of rows cut over the devices of the batch would replicate its result.
+        table = constrain(self.table, "vocab", "activation")
+        return jnp.take(table, ids, axis=0).astype(self.dtype) * self.d_model**0.5
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """x E^T in float32."""
