@@ -8,21 +8,23 @@ import pytest
 from flaxnmt.data.discourse import generate, lexicon
 from flaxnmt.data.discourse.grammar import NounPhrase
 
-MASCULINE = """Tisch Stuhl Koffer Regenschirm Hut Korb Teller Mantel Spiegel Teppich Ball Löffel Hund Vogel Fuchs
-Esel Tiger Frosch Igel Wolf Bäcker Lehrer Schüler Gärtner Maler Jäger Koch Bürgermeister Fischer König Mann Freund
-Bruder Sohn Onkel Vater Enkel Chef Direktor Arzt Anwalt Richter Minister Professor Offizier Vermieter Garten Wald
-Keller Park Turm Laden Bahnhof Text Bericht Schläger Kranich Kran Schlüssel Maulwurf Schnabel Bogen Herrscher
-Vorstand Rüssel Kofferraum Stern Star Fluss See Vampir Teich Hafen Berg Einbrecher Computer Schiedsrichter Motor
-Boden Adler Pinguin Seemann Klempner Pfeil Tischler Zoo Zirkus"""
-FEMININE = """Lampe Uhr Tasche Flasche Tasse Kiste Vase Jacke Kerze Decke Puppe Gabel Katze Ente Ziege Kuh Schlange
-Maus Schildkröte Gans Frau Großmutter Krankenschwester Prinzessin Schauspielerin Königin Hexe Schwester Tochter
-Mutter Tante Nichte Vermieterin Gräfin Herzogin Küche Schule Stadt Kirche Bibliothek Scheune Halle Geschichte Bank
-Fledermaus Robbe Feder Quelle Taste Nuss Schraubenmutter Rechnung Pfeife Schleife Pflanze Fabrik Feile Datei Höhle
-Matratze Tür Tastatur Maschine Wiese Haut Jagd Blume Industrie Werkstatt Firma Wirtschaft"""
-NEUTER = """Buch Bild Radio Fahrrad Hemd Bett Glas Kleid Klavier Kissen Spielzeug Messer Kaninchen Huhn Schaf Pferd
-Krokodil Schwein Lamm Kamel Mädchen Kind Haus Dorf Zimmer Museum Hotel Büro Schloss Gedicht Lied Ufer Siegel
-Streichholz Spiel Muttermal Rohr Lineal Brett Meer Dokument Nest Eichhörnchen Restaurant Geschenk Reich Internet
-Auto Teleskop Kino Theater"""
+MASCULINE = """Tisch Stuhl Koffer Regenschirm Hut Korb Teller Mantel Spiegel Teppich Ball Löffel Hund
+Vogel Fuchs Esel Tiger Frosch Igel Wolf Bäcker Lehrer Schüler Gärtner Maler Jäger Koch Bürgermeister
+Fischer König Mann Freund Bruder Sohn Onkel Vater Enkel Chef Direktor Arzt Anwalt Richter Minister
+Professor Offizier Vermieter Garten Wald Keller Park Turm Laden Bahnhof Text Bericht Schläger Kranich
+Kran Schlüssel Maulwurf Schnabel Bogen Herrscher Vorstand Rüssel Kofferraum Stern Star Fluss See Vampir
+Teich Hafen Berg Einbrecher Computer Schiedsrichter Motor Boden Adler Pinguin Seemann Klempner Pfeil
+Tischler Zoo Zirkus"""
+FEMININE = """Lampe Uhr Tasche Flasche Tasse Kiste Vase Jacke Kerze Decke Puppe Gabel Katze Ente Ziege
+Kuh Schlange Maus Schildkröte Gans Frau Großmutter Krankenschwester Prinzessin Schauspielerin Königin
+Hexe Schwester Tochter Mutter Tante Nichte Vermieterin Gräfin Herzogin Küche Schule Stadt Kirche
+Bibliothek Scheune Halle Geschichte Bank Fledermaus Robbe Feder Quelle Taste Nuss Schraubenmutter
+Rechnung Pfeife Schleife Pflanze Fabrik Feile Datei Höhle Matratze Tür Tastatur Maschine Wiese Haut Jagd
+Blume Industrie Werkstatt Firma Wirtschaft"""
+NEUTER = """Buch Bild Radio Fahrrad Hemd Bett Glas Kleid Klavier Kissen Spielzeug Messer Kaninchen Huhn
+Schaf Pferd Krokodil Schwein Lamm Kamel Mädchen Kind Haus Dorf Zimmer Museum Hotel Büro Schloss Gedicht
+Lied Ufer Siegel Streichholz Spiel Muttermal Rohr Lineal Brett Meer Dokument Nest Eichhörnchen Restaurant
+Geschenk Reich Internet Auto Teleskop Kino Theater"""
 GENDER = {
     noun: gender
     for gender, nouns in (("m", MASCULINE), ("f", FEMININE), ("n", NEUTER))
@@ -42,20 +44,21 @@ DECLENSION = {
     ("n", "dat"): ("dem", "em", "em", "en", "en"),
 }
 STEMS = set(
-    """alt klein groß schön seltsam berühmt neu rot blau weiß schwarz grün billig schwer schmutzig jung klug hungrig
-    mutig wild traurig reich arm freundlich ruhig kalt warm kurz lang""".split()
+    """alt klein groß schön seltsam berühmt neu rot blau weiß schwarz grün billig schwer schmutzig jung klug
+    hungrig mutig wild traurig reich arm freundlich ruhig kalt warm kurz lang""".split()
 )
 # du and er of verbs that change their stem; the others follow the rule in `regular`.
 IRREGULAR = {
-    "sein": "bist ist", "gefallen": "gefällst gefällt", "helfen": "hilfst hilft", "schlafen": "schläfst schläft",
-    "laufen": "läufst läuft", "sehen": "siehst sieht", "tragen": "trägst trägt", "vergessen": "vergisst vergisst",
-    "waschen": "wäschst wäscht", "geben": "gibst gibt", "sprechen": "sprichst spricht", "treffen": "triffst trifft",
-    "lesen": "liest liest", "wissen": "weißt weiß", "können": "kannst kann", "müssen": "musst muss",
-    "dürfen": "darfst darf", "sollen": "sollst soll", "handeln": "handelst handelt", "füttern": "fütterst füttert",
+    row.split()[0]: row.split(maxsplit=1)[1]
+    for row in """sein bist ist, gefallen gefällst gefällt, helfen hilfst hilft, schlafen schläfst schläft,
+    laufen läufst läuft, sehen siehst sieht, tragen trägst trägt, vergessen vergisst vergisst,
+    waschen wäschst wäscht, geben gibst gibt, sprechen sprichst spricht, treffen triffst trifft,
+    lesen liest liest, wissen weißt weiß, können kannst kann, müssen musst muss, dürfen darfst darf,
+    sollen sollst soll, handeln handelst handelt, füttern fütterst füttert""".split(",")
 }
 TIMES = (
-    "heute Abend|heute|jetzt|jeden Morgen|jeden Abend|jeden Tag|am Sonntag|am Montag|am Freitag|im Winter|im Sommer"
-    "|nachts"
+    "heute Abend|heute|jetzt|jeden Morgen|jeden Abend|jeden Tag|am Sonntag|am Montag|am Freitag|im Winter"
+    "|im Sommer|nachts"
 )
 CASE_OF_PREPOSITION = {
     "in": "dat", "hinter": "dat", "neben": "dat", "bei": "dat", "von": "dat", "mit": "dat", "über": "acc"
@@ -83,7 +86,10 @@ def all_verbs() -> list[lexicon.Verb]:
     return [*verbs, *lexicon.MODALS, *lexicon.MATRIX_VERBS]
 
 
-VERBS = {verb.infinitive: (IRREGULAR.get(verb.infinitive) or regular(verb.infinitive)) for verb in all_verbs()}
+VERBS = {
+    infinitive: IRREGULAR.get(infinitive) or regular(infinitive)
+    for infinitive in (verb.infinitive for verb in all_verbs())
+}
 FINITE = {
     "du": {forms.split()[0] for forms in VERBS.values()},
     "er": {forms.split()[1] for forms in VERBS.values()},
@@ -177,7 +183,8 @@ def sentences():
     rows = []
     for split in ("train", "test"):
         for made in generate(split, 800, seed=11):
-            formal = {a.sentence for a in made.annotations if "Sie" in a.target_words and a.phenomenon == "address"}
+            addresses = [a for a in made.annotations if a.phenomenon == "address"]
+            formal = {a.sentence for a in addresses if "Sie" in a.target_words}
             for i, (sentence, phrases) in enumerate(zip(made.document, made.noun_phrases, strict=True)):
                 rows.append((sentence.target, phrases, i in formal))
     return rows

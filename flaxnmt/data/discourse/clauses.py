@@ -69,7 +69,7 @@ def fill(
 
 
 def contact(rng: random.Random, how: Contact, subject: Slot | Pronoun, other: Slot, **options) -> Clause:
-    """A plain clause that joins a subject to an addressee or a theme by a verb and the case that it governs."""
+    """A plain clause that joins a subject to an addressee or a theme by a verb and its case."""
     options |= {"plain": True}
     if how.german:
         return compose(rng, how.verb, subject, complement=(how.german, other, how.case), **options)
@@ -110,7 +110,7 @@ def compose(
     draw = rng.random()
     if asked:
         order, words = "question", words + 1
-    elif draw < 0.15 and words + 4 <= MAX_WORDS and not plain:
+    elif draw < (0.4 if stative else 0.15) and words + 4 <= MAX_WORDS and not plain:
         order, words = "that", words + 4
     elif draw < 0.4 and not stative and words + 2 <= MAX_WORDS:
         order = "time first"

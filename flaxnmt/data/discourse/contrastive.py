@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flaxnmt.data.discourse.generate import check, write_document
-from flaxnmt.data.discourse.layout import MAX_DISTANCE, PHENOMENA, Phenomenon, draw_layout
+from flaxnmt.data.discourse.layout import MAX_DISTANCE, PHENOMENA, Layout, Phenomenon, draw_layout
 from flaxnmt.data.discourse.phenomena import KINDS, Split
 from flaxnmt.data.documents import Document
 from flaxnmt.errors import ConfigError
@@ -54,44 +54,45 @@ def contrastive(
     check(split, min_sentences, max_sentences, max_paragraphs, tuple(phenomena))
     if not phenomena or not distances or not 1 <= min(distances) <= max(distances) <= max_sentences - 1:
         raise ConfigError(
-            f"discourse: distances {list(distances)} of {list(phenomena)} in up to {max_sentences} sentences; "
-            "give at least one phenomenon, and distances from 1 to max_sentences - 1"
+            f"discourse: distances {list(distances)} of {list(phenomena)} in up to {max_sentences} "
+            "sentences; give at least one phenomenon, and distances from 1 to max_sentences - 1"
         )
     examples = []
     for number in range(sets):
         phenomenon = phenomena[number % len(phenomena)]
         distance = distances[number // len(phenomena) % len(distances)]
-        examples += _closed_set(split, seed, number, phenomenon, distance, min_sentences, max_sentences, max_paragraphs)
+        name = f"contrastive/{split}/{seed}/{number}"
+        rng = random.Random(name)
+        shortest = max(min_sentences, distance + 1)
+        length = shortest + int(rng.random() * (max_sentences - shortest + 1))
+        layout = draw_layout(rng, length, max_paragraphs, focus=(phenomenon, distance))
+        examples += _closed_set(rng, layout, split, name, number)
     return examples
 
 
 def _closed_set(
-    split: Split,
-    seed: int,
-    number: int,
-    phenomenon: Phenomenon,
-    distance: int,
-    min_sentences: int,
-    max_sentences: int,
-    max_paragraphs: int,
+    rng: random.Random, layout: Layout, split: Split, name: str, number: int
 ) -> list[ContrastiveExample]:
-    name = f"contrastive/{split}/{seed}/{number}"
-    rng = random.Random(name)
-    shortest = max(min_sentences, distance + 1)
-    length = shortest + int(rng.random() * (max_sentences - shortest + 1))
-    layout = draw_layout(rng, length, max_paragraphs, focus=(phenomenon, distance))
     focus = layout.groups[0]
     at = focus.dependents[0]
     words = rng.getstate()
     twins = []
-    for side in range(KINDS[phenomenon].sides):
+    for side in range(KINDS[focus.phenomenon].sides):
         rng.setstate(words)
         twins.append(write_document(rng, layout, split, f"{name}/{side}", side))
     targets = [twin.document.sentences[at].target for twin in twins]
-    held_out = next(a.held_out for a in twins[0].annotations if a.sentence == at)
+    judged = next(a for a in twins[0].annotations if a.sentence == at)
     return [
         ContrastiveExample(
-            twin.document, phenomenon, distance, at, focus.decider, targets[side], wrong, held_out, number
+            twin.document,
+            focus.phenomenon,
+            judged.distance,
+            at,
+            focus.decider,
+            targets[side],
+            wrong,
+            judged.held_out,
+            number,
         )
         for side, twin in enumerate(twins)
         for wrong in targets

@@ -99,15 +99,11 @@ def write_document(
     rng: random.Random, layout: Layout, split: said.Split, name: str, side: int | None = None
 ) -> DiscourseDocument:
     """Words for a layout; `side` fixes what the first group decides and changes nothing else."""
-    groups, used, topic = [], set(), None
+    contents: list = []
     for place, group in enumerate(layout.groups):
-        kind = said.KINDS[group.phenomenon]
-        options = {"used": frozenset(used)} if kind is said.NounSense else {}
-        words = kind(rng, split, side if place == 0 else None, **options)
-        used.add(words.source_word)
-        if kind is said.PronounTopic:
-            topic = words.trio
-        groups.append((group, words))
+        contents.append(said.KINDS[group.phenomenon](rng, split, side if place == 0 else None, contents))
+    topic = next((words.trio for words in contents if isinstance(words, said.PronounTopic)), None)
+    groups = list(zip(layout.groups, contents, strict=True))
     deciders = {group.decider: words for group, words in groups}
     dependents = {place: (group, words) for group, words in groups for place in group.dependents}
 

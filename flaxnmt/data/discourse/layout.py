@@ -44,6 +44,8 @@ def draw_layout(
         groups.append(_anchor(rng, free, "address"))
     spans = [(g.decider, g.dependents[0]) for g in groups if g and g.phenomenon == "address"]
     starts = _starts(rng, length, paragraphs, spans)
+    if "address" in phenomena:
+        groups += _other_paragraphs(rng, free, length, starts, spans)
 
     rest = [p for p in phenomena if p != "address"]
     if rng.random() < 0.5:
@@ -53,8 +55,6 @@ def draw_layout(
             groups.append(_anchor(rng, free, phenomenon))
     if "noun" in phenomena and length >= 10:
         groups.append(_anchor(rng, free, "noun"))
-    if "address" in phenomena:
-        groups += _other_paragraphs(rng, free, length, starts, spans)
     extended = [_extend(rng, free, length, starts, group) for group in groups[bool(focus):] if group]
     return Layout(length, starts, (*groups[:bool(focus)], *extended))
 
@@ -82,11 +82,19 @@ def _anchor(
 def _starts(
     rng: random.Random, length: int, paragraphs: int, spans: list[tuple[int, int]]
 ) -> tuple[int, ...]:
-    """First sentences of paragraphs, none within a span."""
+    """First sentences of paragraphs, none within a span (deciding sentence, dependent).
+
+    Most of the dependents end or begin their paragraph, where the relation of the next one is near.
+    """
     wanted = int(rng.random() * min(paragraphs, max(1, length // 2)))
     inside = {cut for span in spans for cut in range(min(span) + 1, max(span) + 1)}
     cuts = [cut for cut in range(1, length) if cut not in inside]
-    return (0, *sorted(rng.sample(cuts, min(wanted, len(cuts)))))
+    chosen = set(rng.sample(cuts, min(wanted, len(cuts))))
+    for decider, dependent in spans:
+        edge = dependent + (dependent > decider)
+        if paragraphs > 1 and 0 < edge < length and rng.random() < 0.8:
+            chosen = {edge, *list(chosen)[: paragraphs - 2]}
+    return (0, *sorted(chosen))
 
 
 def _other_paragraphs(
@@ -98,12 +106,15 @@ def _other_paragraphs(
         places = [i for i in range(start, end) if free[i]]
         if len(places) < 2 or any(start <= span[0] < end for span in spans) or rng.random() < 0.3:
             continue
-        first, second = sorted(rng.sample(places, 2))
-        if second - first > MAX_DISTANCE:
-            continue
-        free[first] = free[second] = False
-        decider, dependent = (first, second) if rng.random() < 0.7 else (second, first)
-        groups.append(Group("address", decider, (dependent,)))
+        decider, dependent = rng.sample(places, 2)
+        if rng.random() < 0.5:
+            decider, dependent = sorted((decider, dependent))
+        if spans and rng.random() < 0.8:
+            facing = places[0 if start > spans[0][0] else -1]
+            decider, dependent = facing, dependent if dependent != facing else decider
+        if abs(decider - dependent) <= MAX_DISTANCE:
+            free[decider] = free[dependent] = False
+            groups.append(Group("address", decider, (dependent,)))
     return groups
 
 

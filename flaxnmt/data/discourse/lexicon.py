@@ -43,7 +43,7 @@ class Verb(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A verb and what it goes with: kinds of nouns by their letters (p person, t thing, a animal, w ambiguous)."""
+    """A verb and the kinds of nouns that it goes with: p person, t thing, a animal, w ambiguous."""
 
     verb: Verb
     subjects: str
@@ -101,11 +101,12 @@ ANTECEDENTS: dict[str, dict[Gender, tuple[Noun, ...]]] = {
                          "glass Glas,dress Kleid,piano Klavier,pillow Kissen,toy Spielzeug,knife Messer"),
     },
     "a": {
-        "m": _nouns("m", "dog Hund,bird Vogel,fox Fuchs,donkey Esel,tiger Tiger,frog Frosch,hedgehog Igel,wolf Wolf"),
+        "m": _nouns("m", "dog Hund,bird Vogel,fox Fuchs,donkey Esel,tiger Tiger,frog Frosch,hedgehog Igel,"
+                         "wolf Wolf"),
         "f": _nouns("f", "cat Katze,duck Ente,goat Ziege,cow Kuh,snake Schlange,mouse Maus,"
                          "turtle Schildkröte,goose Gans"),
-        "n": _nouns("n", "rabbit Kaninchen,chicken Huhn,sheep Schaf,horse Pferd,crocodile Krokodil,pig Schwein,"
-                         "lamb Lamm,camel Kamel"),
+        "n": _nouns("n", "rabbit Kaninchen,chicken Huhn,sheep Schaf,horse Pferd,crocodile Krokodil,"
+                         "pig Schwein,lamb Lamm,camel Kamel"),
     },
 }
 
@@ -132,7 +133,8 @@ PERSONAL_SERVICE = frozenset(("boss", "doctor", "lawyer", "professor", "landlord
 
 PLACES = (
     *_nouns("m", "garden Garten,forest Wald,cellar Keller,park Park,tower Turm,shop Laden,station Bahnhof"),
-    *_nouns("f", "kitchen Küche,school Schule,city Stadt,church Kirche,library Bibliothek,barn Scheune,hall Halle"),
+    *_nouns("f", "kitchen Küche,school Schule,city Stadt,church Kirche,library Bibliothek,"
+                 "barn Scheune,hall Halle"),
     *_nouns("n", "house Haus,village Dorf,room Zimmer,museum Museum,hotel Hotel,office Büro,castle Schloss"),
 )
 PLACE_PREPOSITIONS = (Adverbial("in", "in"),) * 3 + _adverbials("behind = hinter,beside = neben,near = bei")
@@ -148,25 +150,26 @@ ADJECTIVES = {
                                 "heavy schwer,dirty schmutzig"),
     "a": _adjectives(_GENERAL + ",young jung,clever klug,hungry hungrig,brave mutig,wild wild,white weiß,"
                                 "black schwarz,sad traurig"),
-    "p": _adjectives(_GENERAL + ",young jung,clever klug,hungry hungrig,brave mutig,sad traurig,rich reich,poor arm,"
-                                "friendly freundlich"),
+    "p": _adjectives(_GENERAL + ",young jung,clever klug,hungry hungrig,brave mutig,sad traurig,rich reich,"
+                                "poor arm,friendly freundlich"),
     "w": _adjectives(_GENERAL + ",new neu"),
     "place": _adjectives(_GENERAL + ",new neu,quiet ruhig,cold kalt,warm warm,dirty schmutzig"),
     "text": _adjectives(_GENERAL + ",new neu,sad traurig,short kurz,long lang"),
-    "addressee": _adjectives("old alt,young jung,clever klug,sad traurig,rich reich,poor arm,friendly freundlich,"
-                             "famous berühmt"),
+    "addressee": _adjectives("old alt,young jung,clever klug,sad traurig,rich reich,poor arm,"
+                             "friendly freundlich,famous berühmt"),
 }
 
 TIMES = _adverbials(
-    "today = heute,now = jetzt,tonight = heute Abend,every morning = jeden Morgen,every evening = jeden Abend,"
-    "every day = jeden Tag,on Sunday = am Sonntag,on Monday = am Montag,on Friday = am Freitag,"
-    "in winter = im Winter,in summer = im Sommer,at night = nachts"
+    "today = heute,now = jetzt,tonight = heute Abend,every morning = jeden Morgen,"
+    "every evening = jeden Abend,every day = jeden Tag,on Sunday = am Sonntag,on Monday = am Montag,"
+    "on Friday = am Freitag,in winter = im Winter,in summer = im Sommer,at night = nachts"
 )
 FREQUENCIES = _adverbials(
     "often = oft,always = immer,never = nie,rarely = selten,sometimes = manchmal,usually = meistens"
 )
 OPINIONS = _adverbials(
-    "probably = wahrscheinlich,certainly = bestimmt,still = noch,perhaps = vielleicht,apparently = anscheinend"
+    "probably = wahrscheinlich,certainly = bestimmt,still = noch,perhaps = vielleicht,"
+    "apparently = anscheinend"
 )
 DEGREES = _adverbials("very = sehr,quite = ziemlich,too = zu,not = nicht")
 

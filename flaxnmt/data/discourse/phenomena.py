@@ -2,9 +2,11 @@
 
 Each class draws its words once for all sides (genders, senses or relations); `side` says which one
 holds in this document, so two documents that differ in it differ in nothing but what it decides.
+`earlier` are the contents that the document has already.
 """
 
 import random
+from collections.abc import Sequence
 from typing import Literal
 
 from flaxnmt.data.discourse import lexicon
@@ -21,7 +23,9 @@ _SPEAKERS = lexicon.PERSONS["m"] + lexicon.PERSONS["f"]
 _IT_AS_SUBJECT = {kind: tuple(f for f in lexicon.FRAMES if kind in f.subjects) for kind in "taw"}
 _IT_AS_OBJECT = {kind: tuple(f for f in lexicon.FRAMES if kind in f.objects) for kind in "taw"}
 _YOU_AS_SUBJECT = tuple(f for f in lexicon.FRAMES if "p" in f.subjects)
-_YOU_AS_OBJECT = tuple(f for f in lexicon.FRAMES if "p" in f.objects or ("w" in f.objects and f.recipient is None))
+_YOU_AS_OBJECT = tuple(
+    f for f in lexicon.FRAMES if "p" in f.objects or ("w" in f.objects and f.recipient is None)
+)
 
 
 def template(role: str, frame: Frame) -> str:
@@ -61,7 +65,7 @@ class PronounTopic:
     sides = 3
     source_word = "it"
 
-    def __init__(self, rng: random.Random, split: Split, side: int | None = None):
+    def __init__(self, rng: random.Random, split: Split, side: int | None, earlier: Sequence):
         kind = "t" if rng.random() < 0.6 else "a"
         nouns = lexicon.ANTECEDENTS[kind]
         self.split = split
@@ -92,7 +96,8 @@ class NounSense:
 
     sides = 2
 
-    def __init__(self, rng: random.Random, split: Split, side: int | None = None, used: frozenset[str] = frozenset()):
+    def __init__(self, rng: random.Random, split: Split, side: int | None, earlier: Sequence):
+        used = {words.source_word for words in earlier}
         senses = pick(rng, [senses for senses in lexicon.AMBIGUOUS if senses[0].noun.english not in used])
         cues = tuple(pick(rng, sense.cues) for sense in senses)
         drawn = int(rng.random() * self.sides)
@@ -119,13 +124,16 @@ class Address:
     sides = 2
     source_word = "you"
 
-    def __init__(self, rng: random.Random, split: Split, side: int | None = None):
+    def __init__(self, rng: random.Random, split: Split, side: int | None, earlier: Sequence):
         self.speaker = pick(rng, _SPEAKERS)
         possessive = "his" if self.speaker.gender == "m" else "her"
         familiar, formal = pick(rng, lexicon.FAMILIAR), pick(rng, lexicon.FORMAL)
         close = rng.random() < 0.5 and formal.english in lexicon.PERSONAL_SERVICE
-        drawn = int(rng.random() * self.sides)
-        side = drawn if side is None else side
+        self.drawn = int(rng.random() * self.sides)
+        others = [words.drawn for words in earlier if isinstance(words, Address)]
+        if rng.random() < 0.5 and others:  # neighbours that mostly disagree, so that paragraphs matter
+            self.drawn = 1 - others[-1]
+        side = self.drawn if side is None else side
         self.addressee = (
             Slot("addressee", familiar, possessive),
             Slot("addressee", formal, possessive if close else "the"),
