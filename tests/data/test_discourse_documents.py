@@ -59,19 +59,20 @@ def resolve(document, annotation) -> tuple[int, str]:
 
 
 def test_the_context_decides_every_ambiguous_word(test):
-    forms = {"m": {"er", "ihn"}, "f": {"sie"}, "n": {"es"}}
+    forms = {"subject": {"m": "er", "f": "sie", "n": "es"}, "object": {"m": "ihn", "f": "sie", "n": "es"}}
     for made in test:
         for a in made.annotations:
             where, decision = resolve(made.document, a)
+            role = a.template.split("/")[0]
             assert where == a.deciding_sentence
             if a.phenomenon == "pronoun":
-                assert a.target_words[0].lower() in forms[decision]
+                assert a.target_words[0].lower() == forms[role][decision]
             elif a.phenomenon == "noun":
                 assert a.target_words == (decision,)
             elif decision == "Sie":
                 assert "Sie" in a.target_words
             else:
-                assert {"du", "Du", "dich"} & set(a.target_words)
+                assert {word.lower() for word in a.target_words} >= {"du" if role == "subject" else "dich"}
 
 
 def test_annotations_point_at_their_words(test):
@@ -216,8 +217,14 @@ def test_documents_are_a_function_of_split_seed_and_number():
 
 
 GOLDEN = [  # what seed 0 gives with any Python
-    ("The sad witch should disturb the girl in the house.", "Die traurige Hexe soll das Mädchen im Haus stören."),
-    ("The baker writes about the pond in the big station.", "Der Bäcker schreibt über den Teich im großen Bahnhof."),
+    (
+        "The sad witch should disturb the girl in the house.",
+        "Die traurige Hexe soll das Mädchen im Haus stören.",
+    ),
+    (
+        "The baker writes about the pond in the big station.",
+        "Der Bäcker schreibt über den Teich im großen Bahnhof.",
+    ),
 ]
 
 
