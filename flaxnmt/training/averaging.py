@@ -33,7 +33,7 @@ class BadSteps(NamedTuple):
 def keep_if_finite(
     values: tuple[Float[Array, ""], ...], new: PyTree, old: PyTree, bad: BadSteps
 ) -> tuple[PyTree, BadSteps]:
-    """`new` if all `values` (loss, gradient norm) are finite, else `old`, with the counters brought up to date.
+    """`new` if all `values` (loss, gradient norm) are finite, else `old`, and the new counters.
 
     A select, not a branch: it fuses into the loops that compute `new`, and no device waits for the host.
     """

@@ -19,7 +19,10 @@ LossSums = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
 
 
 def label_smoothed_cross_entropy(
-    logits: Float[Array, "*rows V"], targets: Int[Array, "*rows"], mask: Bool[Array, "*rows"], smoothing: float
+    logits: Float[Array, "*rows V"],
+    targets: Int[Array, "*rows"],
+    mask: Bool[Array, "*rows"],
+    smoothing: float,
 ) -> LossSums:
     """Sums over the positions where `mask` is true: (smoothed loss, negative log-likelihood, count).
 
@@ -39,13 +42,13 @@ def fused_linear_cross_entropy(
     smoothing: float,
     chunk: int,
 ) -> LossSums:
-    """The sums of `label_smoothed_cross_entropy` for the logits hidden @ embedding^T, which are never kept whole.
+    """The sums of `label_smoothed_cross_entropy` for logits hidden @ embedding^T that are never kept whole.
 
     Each chunk of rows makes its logits, its loss and its share of the gradient while they are in the cache:
     the loss is a sum, so its gradient is known up to one factor before the backward pass, which multiplies by
-    it. Only the first of the three results is differentiated; the others give no gradient. Products are in the
-    type of `hidden`, sums in float32. A chunk takes rows from all over the batch, so that every shard of R
-    has its part in each.
+    it. Only the first result is differentiated; the other two give no gradient. Products are in the type of
+    `hidden`, sums in float32. A chunk takes rows from all over the batch, so that every shard of R has its
+    part in each.
 
     Args:
       chunk: rows of logits in memory at a time; R is a multiple of it or smaller.
@@ -55,7 +58,9 @@ def fused_linear_cross_entropy(
     """
     rows = hidden.shape[0]
     if rows > chunk and rows % chunk:
-        raise ConfigError(f"{rows} rows of logits do not divide into chunks of {chunk}: choose a divisor of {rows}")
+        raise ConfigError(
+            f"{rows} rows of logits do not divide into chunks of {chunk}: choose a divisor of {rows}"
+        )
     hidden = jnp.where(mask[:, None], hidden, 0)
     return _fused(hidden, embedding, targets, mask, smoothing, min(rows, chunk))
 
@@ -106,10 +111,12 @@ def _fused_forward(hidden, embedding, targets, mask, smoothing, chunk):
         logits = _logits(rows, table)
         loss, nll, log_z = _per_row(logits, labels, smoothing)
         new = _masked_sum(loss, keep), _masked_sum(nll, keep), jnp.sum(keep, dtype=jnp.float32)
-        # A comparison with the class index fuses into the loop, where a one-hot or a scatter is a second array.
+        # A comparison fuses into the loop, where a one-hot or a scatter would be a second array.
         classes = jax.lax.broadcasted_iota(labels.dtype, logits.shape, 1)
         smoothed = jnp.where(classes == labels[:, None], 1 - smoothing + off, off)
-        d_logits = jnp.where(keep[:, None], jnp.exp(logits - log_z[:, None]) - smoothed, 0.0).astype(rows.dtype)
+        d_logits = jnp.where(keep[:, None], jnp.exp(logits - log_z[:, None]) - smoothed, 0.0).astype(
+            rows.dtype
+        )
         d_table += jnp.einsum("rv,rd->vd", d_logits, rows, preferred_element_type=jnp.float32)
         return (jax.tree.map(jnp.add, sums, new), d_table), d_logits @ table
 

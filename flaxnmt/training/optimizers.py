@@ -16,10 +16,10 @@ UNDECAYED = ("b", "bias", "scale", "table", "embedding")
 
 
 def decay_mask(params: PyTree) -> PyTree:
-    """True for the parameters that weight decay shrinks: the matrices, as in BERT and GPT.
+    """True for the parameters that weight decay shrinks: the matrices of the layers.
 
-    Biases and the scales of norms are left alone, and so are embedding tables, whose rows would otherwise
-    shrink at every step in which their token does not occur. Names decide, since an attention kernel
+    Biases and the scales of norms are left alone, as is customary since BERT, and so are embedding tables,
+    whose rows would otherwise shrink at every step in which their token does not occur. Names decide, since an attention kernel
     [D, H, K] and a bias that is stacked over layers both have several dimensions.
     """
 
@@ -44,7 +44,7 @@ def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.G
         adam = optax.adamw(schedule, **moments, weight_decay=config.weight_decay, mask=decay_mask)
     elif config.weight_decay:
         raise ConfigError(
-            f"optimizer.weight_decay is {config.weight_decay} and Adam has none: choose --optimizer.name adamw"
+            f"optimizer.weight_decay is {config.weight_decay} and Adam has none: use --optimizer.name adamw"
         )
     else:
         adam = optax.adam(schedule, **moments)

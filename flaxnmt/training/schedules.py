@@ -30,7 +30,7 @@ def inverse_sqrt(peak: float, warmup_steps: int) -> optax.Schedule:
 
 
 def cosine(peak: float, warmup_steps: int, max_steps: int, final_fraction: float) -> optax.Schedule:
-    """Linear from 0 to `peak` at step `warmup_steps`, half a cosine to final_fraction * peak at `max_steps`, flat."""
+    """Linear from 0 to `peak` at step `warmup_steps`, half a cosine to its fraction at `max_steps`."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, peak, warmup_steps, max_steps, final_fraction * peak)
     return lambda count: schedule(count + 1)
 
@@ -42,7 +42,9 @@ def make_schedule(config: OptimizerConfig, d_model: int, max_steps: int | None) 
       ConfigError: for a warm-up of less than one step, or for cosine without an end after the warm-up.
     """
     if config.warmup_steps < 1:
-        raise ConfigError(f"optimizer.warmup_steps is {config.warmup_steps}: give at least 1, which means no warm-up")
+        raise ConfigError(
+            f"optimizer.warmup_steps is {config.warmup_steps}: give at least 1, which means no warm-up"
+        )
     match config.schedule:
         case "noam":
             return noam(config.factor, config.warmup_steps, d_model)

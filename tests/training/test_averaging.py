@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +12,9 @@ def test_ema_is_the_closed_form():
     rng = np.random.default_rng(0)
     values = rng.normal(size=(40, 3))
     average, expected = {"w": jnp.asarray(values[0], jnp.float32)}, values[0]
+    update = jax.jit(partial(ema_update, decay=0.7))
     for step, value in enumerate(values[1:], 1):
-        average = jax.jit(ema_update)(average, {"w": jnp.asarray(value, jnp.float32)}, 0.7, step)
+        average = update(average, {"w": jnp.asarray(value, jnp.float32)}, step=step)
         decay = min(0.7, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * value
     np.testing.assert_allclose(average["w"], expected, rtol=1e-5)

@@ -28,7 +28,9 @@ def float64_sums(logits, targets, mask, smoothing):
 
 
 def plain(hidden, embedding, targets, mask, smoothing):
-    logits = jnp.einsum("rd,vd->rv", hidden, embedding.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    logits = jnp.einsum(
+        "rd,vd->rv", hidden, embedding.astype(hidden.dtype), preferred_element_type=jnp.float32
+    )
     return label_smoothed_cross_entropy(logits, targets, mask, smoothing)
 
 
@@ -47,7 +49,9 @@ def test_smoothing_is_that_of_optax():
     logits = hidden @ embedding.T
     labels = optax.smooth_labels(jax.nn.one_hot(targets, VOCAB), 0.1)
     expected = jnp.sum(mask * optax.softmax_cross_entropy(logits, labels))
-    np.testing.assert_allclose(label_smoothed_cross_entropy(logits, targets, mask, 0.1)[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        label_smoothed_cross_entropy(logits, targets, mask, 0.1)[0], expected, rtol=1e-5
+    )
 
 
 def test_uniform_logits_cost_log_v_a_position():
@@ -60,7 +64,9 @@ def test_uniform_logits_cost_log_v_a_position():
 def test_padding_gives_no_loss_and_no_gradient_even_where_it_is_not_finite():
     hidden, embedding, targets, mask = make_inputs()
     logits = hidden @ embedding.T
-    spoilt = jnp.where(mask[:, None], logits, jnp.asarray([jnp.nan, jnp.inf, -jnp.inf])[jnp.arange(ROWS) % 3, None])
+    spoilt = jnp.where(
+        mask[:, None], logits, jnp.asarray([jnp.nan, jnp.inf, -jnp.inf])[jnp.arange(ROWS) % 3, None]
+    )
     loss = jax.value_and_grad(lambda x: label_smoothed_cross_entropy(x, targets, mask, 0.1)[0])
     (clean, clean_gradient), (value, gradient) = loss(logits), loss(spoilt)
     assert value == clean
@@ -108,7 +114,9 @@ def test_fused_keeps_types_and_is_close_in_bfloat16():
     hidden, embedding, targets, mask = make_inputs(dtype=jnp.bfloat16)
 
     def gradients(form, *more):
-        return jax.grad(lambda h, e: form(h, e, targets, mask, 0.1, *more)[0], argnums=(0, 1))(hidden, embedding)
+        return jax.grad(lambda h, e: form(h, e, targets, mask, 0.1, *more)[0], argnums=(0, 1))(
+            hidden, embedding
+        )
 
     d_hidden, d_embedding = gradients(fused_linear_cross_entropy, 8)
     assert (d_hidden.dtype, d_embedding.dtype) == (jnp.bfloat16, jnp.float32)
@@ -119,7 +127,9 @@ def test_fused_keeps_types_and_is_close_in_bfloat16():
 
 def test_fused_never_keeps_all_logits():
     hidden, embedding, targets, mask = make_inputs()
-    step = jax.jit(jax.grad(lambda h, e: fused_linear_cross_entropy(h, e, targets, mask, 0.1, 4)[0], argnums=(0, 1)))
+    step = jax.jit(
+        jax.grad(lambda h, e: fused_linear_cross_entropy(h, e, targets, mask, 0.1, 4)[0], argnums=(0, 1))
+    )
     text = step.lower(hidden, embedding).compile().as_text()
     assert f"[4,{VOCAB}]" in text and f"[{ROWS},{VOCAB}]" not in text
 
@@ -136,7 +146,9 @@ def test_all_padding_is_zero_without_nan(form):
 def test_fused_padding_may_hold_nan():
     hidden, embedding, targets, mask = make_inputs()
     spoilt = jnp.where(mask[:, None], hidden, jnp.nan)
-    step = jax.value_and_grad(lambda h, e: fused_linear_cross_entropy(h, e, targets, mask, 0.1, 8)[0], argnums=(0, 1))
+    step = jax.value_and_grad(
+        lambda h, e: fused_linear_cross_entropy(h, e, targets, mask, 0.1, 8)[0], argnums=(0, 1)
+    )
     jax.tree.map(np.testing.assert_array_equal, step(spoilt, embedding), step(hidden, embedding))
 
 

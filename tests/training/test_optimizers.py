@@ -13,34 +13,32 @@ from flaxnmt.training.schedules import make_schedule
 
 
 def make_params(seed=0):
-    shapes = {"table": (11, 8), "w_in": (8, 16), "b_in": (16,), "query": (8, 2, 4), "norm": {"scale": (8,), "bias": (8,)}}
+    shapes = {
+        "table": (11, 8),
+        "w_in": (8, 16),
+        "b_in": (16,),
+        "query": (8, 2, 4),
+        "norm": {"scale": (8,), "bias": (8,)},
+    }
     leaves, tree = jax.tree.flatten(shapes, is_leaf=lambda x: isinstance(x, tuple))
     rng = np.random.default_rng(seed)
     return jax.tree.unflatten(tree, [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in leaves])
 
 
-def adam_float64(params, gradients, rate, config):
+def adam_float64(params, gradients, rates, config):
     """Algorithm 1 of Kingma & Ba 2015 in NumPy, with decoupled decay of the matrices."""
-    params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-    first = second = jax.tree.map(np.zeros_like, params)
-    mask = decay_mask(params)
-    for t, g in enumerate(gradients, 1):
-        g = jax.tree.map(lambda x: np.asarray(x, np.float64), g)
-        first = jax.tree.map(lambda m, g: config.b1 * m + (1 - config.b1) * g, first, g)
-        second = jax.tree.map(lambda v, g: config.b2 * v + (1 - config.b2) * g * g, second, g)
-        params = jax.tree.map(
-            lambda p, m, v, decays: p
-            - rate(t)
-            * (
-                m / (1 - config.b1**t) / (np.sqrt(v / (1 - config.b2**t)) + config.eps)
-                + decays * config.weight_decay * p
-            ),
-            params,
-            first,
-            second,
-            mask,
-        )
-    return params
+
+    def leaf(decays, p, *gs):
+        p, m, v = np.asarray(p, np.float64), 0.0, 0.0
+        for t, (rate, g) in enumerate(zip(rates, gs), 1):
+            g = np.asarray(g, np.float64)
+            m = config.b1 * m + (1 - config.b1) * g
+            v = config.b2 * v + (1 - config.b2) * g * g
+            step = m / (1 - config.b1**t) / (np.sqrt(v / (1 - config.b2**t)) + config.eps)
+            p = p - rate * (step + decays * config.weight_decay * p)
+        return p
+
+    return jax.tree.map(leaf, decay_mask(params), params, *gradients)
 
 
 @pytest.mark.parametrize("name, decay", [("adam", 0.0), ("adamw", 0.1)])
@@ -54,12 +52,15 @@ def test_five_updates_agree_with_float64(name, decay):
     for g in gradients:
         updates, state = update(g, state, new)
         new = optax.apply_updates(new, updates)
-    expected = adam_float64(params, gradients, lambda t: 8**-0.5 * min(t**-0.5, t * 3**-1.5), config)
+    rates = [8**-0.5 * min(t**-0.5, t * 3**-1.5) for t in range(1, 6)]
+    expected = adam_float64(params, gradients, rates, config)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6), new, expected)
 
 
 def test_only_matrices_decay():
-    mask = decay_mask({**make_params(), "stacked": {"b_in": jnp.zeros((4, 16)), "w_in": jnp.zeros((4, 8, 16))}})
+    mask = decay_mask(
+        {**make_params(), "stacked": {"b_in": jnp.zeros((4, 16)), "w_in": jnp.zeros((4, 8, 16))}}
+    )
     assert mask == {
         "table": False,
         "w_in": True,

@@ -1,0 +1,75 @@
+# Every target starts from nothing but Python 3.11, 3.12 or 3.13: PYTHON=python3.12 VENV=.venv-3.12 make test
+PYTHON ?= python3
+VENV ?= .venv
+PEERS ?= .venv-peers
+PY := $(VENV)/bin/python
+RUN := runs/demo
+PYTEST_ARGS ?=
+
+# Compiled programs are kept between runs of the tests, and shared with the processes that tests start.
+TEST_ENV := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax \
+	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.1
+PYTEST := $(TEST_ENV) $(PY) -m pytest -q -n 2
+
+.PHONY: help venv install demo test test-all lint golden bench bench-training bench-decoding bench-data \
+	bench-peers-env wheel clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1 \2/' | \
+		awk '{name = $$1; $$1 = ""; printf "  %-18s%s\n", name, $$0}'
+
+venv: install
+
+install: $(VENV)/.installed  ## make the environment: pinned versions, and flaxnmt itself, editable
+
+$(VENV)/.installed: setup.cfg pyproject.toml $(wildcard constraints-*.txt)
+	@$(PY) -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@version=$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	if [ ! -f constraints-$$version.txt ]; then \
+		echo "$(VENV) has Python $$version: remove it, and choose 3.11 to 3.13 with PYTHON=python3.11"; exit 2; \
+	fi; \
+	echo "Installing into $(VENV) for Python $$version"; \
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints-$$version.txt -e '.[dev]'
+	@touch $@
+
+demo: install  ## train on the generated corpus, then translate a sentence
+	$(PY) -m experiments.train discourse_demo --run $(RUN)
+	echo "The dog sleeps in the garden." | $(VENV)/bin/flaxnmt translate --run $(RUN)
+
+test: install  ## the fast tests
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-all: install  ## all tests, the slow ones too
+	$(PYTEST) -m "not tpu" $(PYTEST_ARGS)
+
+lint: install  ## ruff over everything
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+golden: install  ## write the golden files of tests/golden anew; review the diff
+	$(PYTEST) -k golden --refresh-golden $(PYTEST_ARGS)
+
+bench: bench-training bench-decoding bench-data  ## all benchmarks, beside their peers
+
+bench-training: install bench-peers-env  ## training speed
+	$(PY) -m experiments.benchmarks.training
+
+bench-decoding: install bench-peers-env  ## beam search speed
+	$(PY) -m experiments.benchmarks.decoding
+
+bench-data: install  ## reading, tokenising and batching speed
+	$(PY) -m experiments.benchmarks.data_throughput
+
+bench-peers-env: $(PEERS)/.installed  ## make an environment with the toolkits to compare with
+
+$(PEERS)/.installed: experiments/benchmarks/peers/requirements.txt
+	@$(PEERS)/bin/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+wheel: install  ## build dist/flaxnmt-*.whl
+	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:  ## remove what the targets made, but no run directories
+	rm -rf $(VENV) $(PEERS) .cache .pytest_cache .ruff_cache build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,53 @@
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+HEAVY = (
+    "array_record",
+    "grain",
+    "jaxtyping",
+    "matplotlib",
+    "orbax",
+    "sacrebleu",
+    "sacremoses",
+    "sentencepiece",
+    "tensorboardX",
+    "tensorflow",
+    "tensorflow_datasets",
+    "tqdm",
+    "tyro",
+)
+CORE = "import jax, flax, flax.linen, optax"
+
+
+@cache
+def loaded_by(statement: str) -> set[str]:
+    """Top-level modules of a fresh interpreter after the statement."""
+    script = f"import sys\n{statement}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return set(run.stdout.split())
+
+
+def test_import_loads_nothing_heavier_than_flax_and_optax():
+    alone = loaded_by(CORE)
+    ours = loaded_by("import flaxnmt")
+    assert {"flaxnmt", "jax", "flax", "optax"} <= ours
+    assert sorted((ours - alone) & set(HEAVY)) == []
+
+
+@pytest.mark.parametrize(
+    "module", ["attention.multihead", "models.seq2seq", "decoding.beam", "training.loss"]
+)
+def test_modules_load_no_data_or_evaluation_library(module):
+    extra = loaded_by(f"import flaxnmt.{module}") - loaded_by(CORE)
+    assert sorted(extra & set(HEAVY) - {"jaxtyping"}) == []
+
+
+def test_import_starts_no_backend():
+    script = (
+        "import flaxnmt, jax; from jax._src import xla_bridge; print(xla_bridge.backends_are_initialized())"
+    )
+    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert run.stdout.strip() == "False"
