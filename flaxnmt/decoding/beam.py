@@ -28,7 +28,7 @@ def _select(array, index):
 def _merge(finished: Hypotheses, new: Hypotheses) -> Hypotheses:
     """The best of both, as many as `finished` holds; at equal scores what finished earlier goes first."""
     _, index = lax.top_k(jnp.concatenate([finished.scores, new.scores], 1), finished.scores.shape[1])
-    return Hypotheses(*(_select(jnp.concatenate(pair, 1), index) for pair in zip(finished, new)))
+    return Hypotheses(*(_select(jnp.concatenate(pair, 1), index) for pair in zip(finished, new, strict=True)))
 
 
 def beam_search(
@@ -62,15 +62,15 @@ def beam_search(
     never produced. Rows of maximal length 0 take no part (see `Hypotheses`).
 
     Stop rule. After a step let l be the best live log-probability of a row, t its length so far, N the
-    maximal length. An output still to come has length n with t + 1 <= n <= N and log-probability l' <= l <= 0,
-    since every further token adds a term <= 0. Its score is l' / p(n) <= l / p(n) <= l / P, where
-    P = max over those n of p(n) > 0, because l <= 0. The penalty p is monotone in n (rising for alpha > 0,
-    falling for alpha < 0, constant for alpha = 0), so P = max(p(t + 1), p(N)). If l / P is not above the
-    worst of n_best kept scores, nothing to come can enter (it would need to be strictly better), and the
-    row's live hypotheses are dropped. The rule is tight for alpha >= 0: an output of length N at no further
-    cost reaches l / P. Addition, division and the rounded table of p are monotone too, so the argument
-    holds for the float32 numbers that are computed: stopping never changes a result. A stopped row has
-    only dead hypotheses, whose continuations are dead, so it is frozen while other rows go on.
+    maximal length. An output still to come has a length n, t + 1 <= n <= N, and a log-probability
+    l' <= l <= 0, since every further token adds a term <= 0. Its score is l' / p(n) <= l / p(n) <= l / P,
+    where P is the largest p(n) > 0 over those n, because l <= 0. The penalty p is monotone in n (rising for
+    alpha > 0, falling for alpha < 0, constant for alpha = 0), so P = max(p(t + 1), p(N)). If l / P is not
+    above the worst of the n_best kept scores, nothing to come can enter (it would have to be strictly
+    better), and the row's live hypotheses are dropped. The bound is tight for alpha >= 0: an output of length
+    N at no further cost reaches it. Float32 sums, quotients and the rounded table of p are monotone too, so
+    this holds for the numbers that are computed: stopping never changes a result. A stopped row has only
+    dead hypotheses, whose continuations are dead, so it is frozen while other rows go on.
 
     The loop ends when no row has a live hypothesis. Pure and jittable; everything after `*` but
     `min_lengths` and `prefix` is static. Raises ConfigError on sizes below 1.
@@ -81,9 +81,8 @@ def beam_search(
     limits = Constraints.of(max_lengths, min_lengths, prefix, max_length, pad)
     batch = limits.max_lengths.shape[0]
     suppress = tuple(sorted({pad, bos, eos, *suppress}))
-    penalties = jnp.asarray(
-        np.asarray(length_penalties(np.arange(max_length + 2), length_penalty), np.float32)
-    )
+    lengths = np.arange(max_length + 2)
+    penalties = jnp.asarray(length_penalties(lengths, length_penalty), jnp.float32)
     arange = jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32), (batch, beam_size))
 
     def going(state):
@@ -96,16 +95,18 @@ def beam_search(
         logits, cache = step(cache, live.last, position)
         top = top_continuations(logits, live.log_probs, beam_size, suppress)
 
-        # Rows inside their prefix continue each hypothesis with the same token, so the beams keep their order.
+        # Inside its prefix a row continues every hypothesis with the same token: the beams keep their order.
         forced = jnp.broadcast_to(rules.forced[:, None], (batch, beam_size))
-        forced_log_probs = jnp.take_along_axis(logits, forced[..., None], axis=2)[..., 0] + top.offsets
+        forced_logits = jnp.take_along_axis(logits, forced[..., None], axis=2)[..., 0]
+        forced_log_probs = live.log_probs + (forced_logits - top.normaliser)
         is_forced = rules.is_forced[:, None]
         log_probs = jnp.where(is_forced, forced_log_probs, top.log_probs)
         log_probs = jnp.where(rules.must_end[:, None], -jnp.inf, log_probs)
         parents = jnp.where(is_forced, arange, top.beams)
         tokens = jnp.where(is_forced, forced, top.tokens)
 
-        ended = jnp.where(rules.may_end[:, None], logits[..., eos] + top.offsets, -jnp.inf)
+        ended = live.log_probs + (logits[..., eos] - top.normaliser)
+        ended = jnp.where(rules.may_end[:, None], ended, -jnp.inf)
         ranked, rank = lax.top_k(jnp.concatenate([ended, log_probs], 1), beam_size)
         ended = jnp.where(rank < beam_size, ranked, -jnp.inf)
         history = _select(live.tokens, rank % beam_size).at[:, :, position].set(eos)

@@ -11,7 +11,7 @@ from flaxnmt.typing import Array, Bool, Int, PyTree
 
 
 class DecodeCache(NamedTuple):
-    """State of a decoder: `per_beam` leaves [B, K, ...] move with the hypotheses, `shared` leaves [B, ...] never do.
+    """State of a decoder: `per_beam` leaves [B, K, ...] move with the hypotheses, `shared` [B, ...] never do.
 
     K is the number of hypotheses of a row. States of a recurrence belong into `per_beam`. Encoder keys and
     masks belong into `shared`, and so do the keys and values of self-attention where the model reads them
@@ -42,10 +42,11 @@ def reorder(cache: DecodeCache, parents: Int[Array, "B K"]) -> DecodeCache:
 def init_ancestors(batch: int, beams: int, length: int) -> Int[Array, "B K T"]:
     """The `per_beam` leaf that makes moving keys and values unnecessary.
 
-    Keys and values of self-attention are written once, at slot t * K + k of a shared array [B, H, T * K, K],
-    and stay there. `ancestors[b, k, t]` names the hypothesis that wrote what hypothesis k has at position t;
-    only these integers are reordered. All K queries of a row then attend to all its slots in one matrix
-    product under the mask of `visible_slots`: the same sums, without a gather of the cache.
+    Keys and values of self-attention are written once and stay there: shared arrays [B, H, T * K, D] (D the
+    head size), slot t * K + k for hypothesis k at position t. `ancestors[b, k, t]` names the hypothesis that
+    wrote what hypothesis k has at position t; only these integers are reordered. All K queries of a row then
+    attend to all its slots in one matrix product under the mask of `visible_slots`: the same sums, without a
+    gather of the cache.
     """
     return jnp.zeros((batch, beams, length), jnp.int32)
 

@@ -60,7 +60,7 @@ class Constraints(NamedTuple):
         return cls(max_lengths, jnp.asarray(min_lengths, jnp.int32), prefix, pad)
 
     def at(self, position: Int[Array, ""]) -> Rules:
-        """Rules for the token at `position`: the maximal length goes before the prefix, this before the minimal."""
+        """Rules for the token at `position`: maximal length before prefix before minimal length."""
         forced = lax.dynamic_index_in_dim(self.prefix, position, axis=1, keepdims=False)
         must_end = position + 1 >= self.max_lengths
         is_forced = (forced != self.pad) & ~must_end

@@ -38,7 +38,7 @@ def keep_top_k(logits: Float[Array, "*B V"], k: int) -> Float[Array, "*B V"]:
 
 
 def keep_top_p(logits: Float[Array, "*B V"], p: float) -> Float[Array, "*B V"]:
-    """The smallest set of likeliest tokens with probability p or more (Holtzman et al. 2020), the others -inf.
+    """The smallest set of likeliest tokens that has probability p (Holtzman et al. 2020), the others -inf.
 
     Equals of the least likely one stay too.
     """

@@ -23,7 +23,7 @@ def token_log_probs(
 def sequence_log_probs(
     logits: Float[Array, "B T V"], targets: Int[Array, "B T"], pad: int = 0
 ) -> tuple[Float[Array, "B"], Int[Array, "B"]]:
-    """Sum of `token_log_probs` of each row and its number of tokens, over all targets but pad (eos counts)."""
+    """Sum of `token_log_probs` of each row, and its number of tokens: all but pad, eos included."""
     mask = targets != pad
     return token_log_probs(logits, targets, mask).sum(-1), mask.sum(-1, dtype=jnp.int32)
 
@@ -31,5 +31,5 @@ def sequence_log_probs(
 def penalised(
     log_probs: Float[Array, "*B"], lengths: Int[Array, "*B"], length_penalty: float
 ) -> Float[Array, "*B"]:
-    """The score by which beam search ranks: log-probability / ((5 + n) / 6)^alpha, n with eos (Wu et al. 2016)."""
+    """The score by which beam search ranks: log-probability / ((5 + n) / 6)^alpha, n counts eos."""
     return log_probs / length_penalties(lengths, length_penalty)

@@ -18,8 +18,8 @@ class Continuations(NamedTuple):
     log_probs: Float[Array, "B k"]
     beams: Int[Array, "B k"]
     tokens: Int[Array, "B k"]
-    offsets: Float[Array, "B K"]
-    """logits[b, k, v] + offsets[b, k] is the log-probability of hypothesis k continued by v."""
+    normaliser: Float[Array, "B K"]
+    """log_probs[b, k] + (logits[b, k, v] - normaliser[b, k]) is hypothesis k continued by v."""
 
 
 def top_continuations(
@@ -41,14 +41,16 @@ def top_continuations(
 
     largest = maxima.max(-1)
     normaliser = largest + jnp.log(jnp.exp(logits - largest[..., None]).sum(-1))
-    offsets = jnp.where(log_probs > -jnp.inf, log_probs - normaliser, -jnp.inf)
+    normaliser = jnp.where(jnp.isfinite(normaliser), normaliser, jnp.inf)
 
     for chunk in sorted({token // CHUNK for token in suppressed}):
         part = logits[..., chunk * CHUNK : (chunk + 1) * CHUNK]
         hidden = np.isin(np.arange(part.shape[-1]) + chunk * CHUNK, suppressed)
         maxima = maxima.at[..., chunk].set(jnp.where(hidden, -jnp.inf, part).max(-1))
 
-    _, best = lax.top_k((maxima + offsets[..., None]).reshape(batch, -1), k)
+    # In this order of operations rounding lifts no continuation above the hypothesis that it continues.
+    bounds = log_probs[..., None] + (maxima - normaliser[..., None])
+    _, best = lax.top_k(bounds.reshape(batch, -1), k)
     best = jnp.sort(best, axis=-1)
     beam = best // chunks
     token = (best % chunks * CHUNK)[..., None] + jnp.arange(CHUNK)
@@ -59,7 +61,8 @@ def top_continuations(
 
     flat = ((beam * vocab)[..., None] + token).reshape(batch, -1)
     values = jnp.take_along_axis(logits.reshape(batch, -1), flat, axis=1, mode="promise_in_bounds")
-    values = values.reshape(token.shape) + jnp.take_along_axis(offsets, beam, axis=1)[..., None]
+    before, norm = (jnp.take_along_axis(array, beam, axis=1)[..., None] for array in (log_probs, normaliser))
+    values = before + (values.reshape(token.shape) - norm)
     values, index = lax.top_k(jnp.where(allowed, values, -jnp.inf).reshape(batch, -1), k)
     flat = jnp.take_along_axis(flat, index, axis=1)
-    return Continuations(values, flat // vocab, flat % vocab, offsets)
+    return Continuations(values, flat // vocab, flat % vocab, normaliser)

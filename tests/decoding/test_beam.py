@@ -87,7 +87,7 @@ def test_n_best_of_one_stops_earlier_with_the_same_best():
     rows = toy.rows(16)
     one = search(toy, rows, [12] * 16, beams=4, n_best=1)
     four = search(toy, rows, [12] * 16, beams=4, n_best=4)
-    for a, b in zip(one, four):
+    for a, b in zip(one, four, strict=True):
         np.testing.assert_array_equal(a[:, 0], b[:, 0])
 
 

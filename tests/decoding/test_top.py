@@ -1,5 +1,8 @@
 """The best continuations equal those of a full sort."""
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,9 +20,18 @@ def reference(logits, log_probs, k, suppressed):
     return np.take_along_axis(scores, order, 1), order // logits.shape[-1], order % logits.shape[-1]
 
 
-@pytest.mark.parametrize("vocab", [5, CHUNK, 1000, 1024, 4099])
-@pytest.mark.parametrize("suppressed", [(), (0, 2, 3), (1, 4)])
-@pytest.mark.parametrize("beams", [1, 4, 20])
+@pytest.mark.parametrize(
+    ("vocab", "beams", "suppressed"),
+    [
+        (5, 4, (0, 2)),
+        (CHUNK, 4, ()),
+        (1000, 1, (0, 2, 3)),
+        (1000, 20, (1, 4)),
+        (1024, 4, (0, 2, 3)),
+        (4099, 1, ()),
+        (4099, 4, (0, 70, 4098)),
+    ],
+)
 def test_equals_full_sort(vocab, suppressed, beams):
     rng = np.random.default_rng(vocab + beams)
     logits = rng.normal(size=(9, beams, vocab)).astype(np.float32) * 4
@@ -28,7 +40,7 @@ def test_equals_full_sort(vocab, suppressed, beams):
     log_probs = -rng.exponential(size=(9, beams)).astype(np.float32)
     k = min(beams, (vocab - len(suppressed)) // 2)
     values, beam, token = reference(logits, log_probs, k, suppressed)
-    top = top_continuations(jnp.asarray(logits), jnp.asarray(log_probs), k, suppressed)
+    top = jax.jit(partial(top_continuations, k=k, suppressed=suppressed))(logits, log_probs)
     np.testing.assert_array_equal(top.beams, beam)
     np.testing.assert_array_equal(top.tokens, token)
     np.testing.assert_allclose(top.log_probs, values, atol=1e-5)
@@ -46,10 +58,20 @@ def test_equal_values_keep_the_order_of_beams_and_tokens():
 
 
 def test_never_above_the_log_probability_of_its_hypothesis():
-    logits = jnp.full((1, 2, 300), -40.0).at[0, :, 17].set(88.0)
-    top = top_continuations(logits, jnp.array([[-0.5, -jnp.inf]]), 2)
-    assert top.log_probs[0, 0] == -0.5 and top.tokens[0, 0] == 17
-    assert (top.log_probs <= -0.5).all() and not np.isnan(top.log_probs).any()
+    rng = np.random.default_rng(0)
+    logits = jnp.full((500, 2, 70), -40.0).at[:, :, 17].set(rng.uniform(50, 90, (500, 2)))
+    log_probs = -jnp.asarray(rng.exponential(size=(500, 1)), jnp.float32)
+    top = top_continuations(logits, jnp.concatenate([log_probs, jnp.full((500, 1), -jnp.inf)], 1), 2)
+    # The stop rule of beam search needs this of the rounded numbers, not only of the real ones.
+    np.testing.assert_array_equal(top.log_probs[:, 0], log_probs[:, 0])
+    assert (top.tokens[:, 0] == 17).all() and (top.log_probs[:, 1] < log_probs[:, 0]).all()
+
+
+def test_a_hypothesis_without_a_possible_token_dies():
+    logits = jnp.zeros((1, 2, 5)).at[0, 0].set(-jnp.inf)
+    top = top_continuations(logits, jnp.array([[-0.1, -3.0]]), 2)
+    np.testing.assert_allclose(top.log_probs, [[-3 - np.log(5)] * 2], rtol=1e-6)
+    assert (top.beams == 1).all()
 
 
 def test_dead_hypotheses_offer_nothing_and_no_id_leaves_the_vocabulary():

@@ -63,7 +63,7 @@ def penalty(length: int, alpha: float) -> float:
 
 
 def reference_beam(toy, row, *, beams, alpha, longest, shortest=0, prefix=(), suppress=(PAD, BOS)):
-    """Beam search as `beam_search` defines it, without any stop rule: (score, log-probability, tokens), sorted."""
+    """Beam search as `beam_search` defines it, without a stop rule: (score, log-probability, tokens)."""
     live, finished = [(0.0, ())], []
     for t in range(longest):
         must, forced = t + 1 >= longest, t < len(prefix)
@@ -88,7 +88,9 @@ def reference_beam(toy, row, *, beams, alpha, longest, shortest=0, prefix=(), su
 def outputs(hypotheses, row: int) -> list[tuple[int, ...]]:
     """Token tuples of a row's real outputs; asserts that everything behind the end is pad."""
     found = []
-    for tokens, length in zip(np.asarray(hypotheses.tokens[row]), np.asarray(hypotheses.lengths[row])):
+    for tokens, length in zip(
+        np.asarray(hypotheses.tokens[row]), np.asarray(hypotheses.lengths[row]), strict=True
+    ):
         assert not tokens[length:].any()
         found.append(tuple(int(token) for token in tokens[:length]))
     return found
