@@ -19,8 +19,8 @@ def decay_mask(params: PyTree) -> PyTree:
     """True for the parameters that weight decay shrinks: the matrices of the layers.
 
     Biases and the scales of norms are left alone, as is customary since BERT, and so are embedding tables,
-    whose rows would otherwise shrink at every step in which their token does not occur. Names decide, since an attention kernel
-    [D, H, K] and a bias that is stacked over layers both have several dimensions.
+    whose rows would otherwise shrink at every step in which their token does not occur. Names decide, since
+    an attention kernel [D, H, K] and a bias that is stacked over layers both have several dimensions.
     """
 
     def decays(path, leaf):
