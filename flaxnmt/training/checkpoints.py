@@ -7,6 +7,7 @@ positions: they do not depend on the mesh, and they catch what file formats let 
 read as zeros, flipped bits, a partial restore).
 """
 
+import contextlib
 import functools
 import json
 import logging
@@ -22,7 +23,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from flaxnmt.errors import RunError
-from flaxnmt.training.failures import save_failure, try_read
+from flaxnmt.training.failures import leftovers_unsaid, let_leftovers_end, save_failure, try_read
 from flaxnmt.training.integrity import check_layout, checksums, layout, named_leaves, replicated
 from flaxnmt.training.retention import LastAndBest, Mode, ranked
 from flaxnmt.typing import Params, PyTree
@@ -56,6 +57,7 @@ class Checkpoints:
         self._policy = LastAndBest(max(keep_last, 1), keep_best, mode)
         self._manager = None if read_only else self._open()
         self._saving: int | None = None
+        self._quiet = contextlib.ExitStack()
         for step in self._on_disk():
             self._policy.metrics[step] = self._metric(step)
 
@@ -88,6 +90,11 @@ class Checkpoints:
         metrics = self._policy.metrics
         return ranked({step: metrics.get(step) for step in self.steps()}, self._policy.mode)[:count]
 
+    def warm(self, params: Params, rest: PyTree) -> None:
+        """Compile what the first save would compile, so that it can be part of a run's warm-up."""
+        for tree in (params, rest):
+            jax.block_until_ready(stored_form(tree))
+
     def save(
         self,
         step: int,
@@ -115,6 +122,7 @@ class Checkpoints:
         composite = ocp.args.Composite(**items, progress=ocp.args.JsonSave(signed))
         self._policy.metrics[step] = metric
         self._saving = step
+        self._quiet.enter_context(leftovers_unsaid())
         self._attempt(step, lambda: self._manager.save(step, args=composite, force=True))
         if wait:
             self.finish()
@@ -123,6 +131,7 @@ class Checkpoints:
         """Wait for the save under way. Raises RunError if it failed."""
         if self._saving is not None:
             self._attempt(self._saving, self._manager.wait_until_finished)
+            self._quiet.close()
             self._saving = None
 
     def restore(
@@ -173,7 +182,10 @@ class Checkpoints:
             count += 1
         if total is None:
             raise RunError(f"{self.directory}: no checkpoint left to average; save some first")
-        return jax.tree.map(lambda sum, leaf: (sum / count).astype(leaf.dtype), total, abstract_params)
+        types = jax.tree.map(lambda leaf: leaf.dtype, abstract_params)
+        return jax.jit(lambda sums: jax.tree.map(lambda x, dtype: (x / count).astype(dtype), sums, types))(
+            total
+        )
 
     def _open(self) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(
@@ -194,17 +206,25 @@ class Checkpoints:
             return None
 
     def _attempt(self, step: int, action: Callable[[], object]) -> None:
+        failure = None
         try:
             action()
         except Exception as error:
-            # What the failed save left behind would fill the disk further; opening anew removes it.
-            self._saving = None
-            self._policy.metrics.pop(step, None)
-            self._manager = self._open()
-            raise RunError(
-                f"{self.directory / str(step)}: the checkpoint could not be saved ({save_failure(error)}); "
-                "earlier ones are untouched"
-            ) from error
+            failure = save_failure(error)
+            log.debug("saving step %d failed", step, exc_info=True)
+        if failure is None:
+            return
+        # Raised out here, since the error's frames would keep alive what has to be collected.
+        let_leftovers_end()
+        self._quiet.close()
+        self._saving = None
+        self._policy.metrics.pop(step, None)
+        # What the failed save left on the disk would fill it further; opening anew removes it.
+        self._manager = self._open()
+        raise RunError(
+            f"{self.directory / str(step)}: the checkpoint could not be saved ({failure}); "
+            "earlier ones are untouched"
+        )
 
     def _read(self, step: int, abstract: dict[str, PyTree]) -> tuple[dict, dict[str, PyTree]]:
         """The record and the wanted items of a checkpoint, verified.

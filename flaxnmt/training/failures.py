@@ -13,33 +13,46 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def _no_hooks() -> Iterator[None]:
-    """What asyncio, tensorstore's threads and the interpreter would print on their own is left out."""
-    hooks = sys.excepthook, sys.unraisablehook
+def leftovers_unsaid() -> Iterator[None]:
+    """Say nothing of parallel reads and writes that the first error of a checkpoint leaves behind.
+
+    They end in a closed event loop, and each would print a traceback. Anything else is reported as before.
+    """
+    earlier = sys.unraisablehook
     asyncio_log = logging.getLogger("asyncio")
-    silence = logging.Filter("nothing")
-    sys.excepthook = sys.unraisablehook = lambda *_: None
-    asyncio_log.addFilter(silence)
+    sys.unraisablehook = lambda unraisable: None if _is_leftover(unraisable) else earlier(unraisable)
+    asyncio_log.addFilter(_is_no_leftover_record)
     try:
         yield
     finally:
-        sys.excepthook, sys.unraisablehook = hooks
-        asyncio_log.removeFilter(silence)
+        sys.unraisablehook = earlier
+        asyncio_log.removeFilter(_is_no_leftover_record)
+
+
+def _is_leftover(unraisable) -> bool:
+    code = getattr(unraisable.object, "cr_code", None)
+    of_orbax = code is not None and f"{os.sep}orbax{os.sep}" in code.co_filename
+    return of_orbax or str(unraisable.exc_value) == "Event loop is closed"
+
+
+def _is_no_leftover_record(record: logging.LogRecord) -> bool:
+    return "exception was never retrieved" not in record.getMessage()
+
+
+def let_leftovers_end() -> None:
+    """Give them a moment, and collect them."""
+    time.sleep(0.1)
+    gc.collect()
 
 
 def try_read(read: Callable[[], dict]) -> tuple[dict | None, str | None]:
-    """(value, None), or (None, the first error in short) of a read that runs in parallel inside.
-
-    The reads that the first error leaves behind end in a closed event loop and would each print a traceback;
-    they are given a moment to end, and collected, before the hooks are back.
-    """
-    with _no_hooks():
+    """(value, None), or (None, the first error in short) of a read that runs in parallel inside."""
+    with leftovers_unsaid():
         try:
             return read(), None
         except Exception as caught:  # Orbax and tensorstore raise anything from KeyError to ValueError
             error = in_short(caught)
-        time.sleep(0.1)
-        gc.collect()
+        let_leftovers_end()
         return None, error
 
 

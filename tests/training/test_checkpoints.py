@@ -14,6 +14,7 @@ import pytest
 from flaxnmt.errors import RunError
 from flaxnmt.training.checkpoints import Checkpoints, absolute
 from flaxnmt.training.integrity import checksum
+from flaxnmt.training.meters import CompilationCounter
 from flaxnmt.training.retention import ranked, retained
 
 
@@ -77,6 +78,17 @@ def test_restores_the_newest_bit_for_bit_and_quietly(tmp_path, capfd):
     assert_same_bits((params, rest), make_state(2))
     assert progress == {"epoch": 0.1 * 2, "position": [3, 2]}
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_warm_save_compiles_nothing(tmp_path):
+    # A width of its own, so that no other test has compiled for it.
+    state = make_state(1, width=47)
+    with Checkpoints(tmp_path) as checkpoints, CompilationCounter() as counter:
+        checkpoints.warm(*state)
+        assert counter.total > 0
+        counter.warm()
+        checkpoints.save(1, *state, {}, wait=True)
+    assert counter.late == []
 
 
 def test_parameters_are_read_without_the_rest(tmp_path):
