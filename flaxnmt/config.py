@@ -33,6 +33,15 @@ class TokenizerConfig:
 class DataConfig:
     """Corpus to static batches."""
 
+    train: tuple[str, ...] = ()
+    """Training corpus: a document file, `tfds:...` or `discourse...`; source and target files; or those and HAN
+    line numbers."""
+    dev: tuple[str, ...] = ()
+    """Development corpus, in the same forms."""
+    test: tuple[str, ...] = ()
+    """Test corpus, translated and scored once at the end."""
+    paragraphs: bool = False
+    """In plain text a single blank line ends a paragraph, and two end the document."""
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     max_length: int = 128
     """Tokens on either side, end symbol included; longer pairs are skipped and counted in training."""
@@ -40,10 +49,12 @@ class DataConfig:
     """Padded target tokens in a global batch, the same in every bucket."""
     buckets: int = 5
     """Number of static (source length, target length) shapes."""
+    length_multiple: int = 8
+    """Lengths of the shapes are multiples of this: 4 pads less, 128 fills the tiles of a TPU."""
     rows_multiple: int = 8
     """Rows of a batch are a multiple of this, whatever the number of devices."""
     workers: int = 0
-    """Processes that tokenise a corpus; 0 is one per core."""
+    """Threads that tokenise a corpus; 0 is one per core."""
 
 
 @dataclass(frozen=True)

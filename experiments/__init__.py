@@ -1,0 +1,1 @@
+"""Training loops, configurations, sweeps and benchmarks over the flaxnmt library."""

@@ -1,0 +1,112 @@
+"""The corpora of a run: vocabularies, tokenised training and development sets, raw text to score against."""
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+from jax.experimental import multihost_utils
+
+from flaxnmt.config import DataConfig
+from flaxnmt.data.batches import EvaluationBatches, TrainBatches
+from flaxnmt.data.buckets import extend, plan_buckets
+from flaxnmt.data.documents import Document
+from flaxnmt.data.readers import read
+from flaxnmt.data.shards import TokenArray, TokenCorpus, file_stamp, tokenize_corpus
+from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
+from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.run import TOKENIZER
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TextPairs:
+    """An evaluation set as text, for scoring against what the file says."""
+
+    sources: list[str]
+    targets: list[str]
+
+    @classmethod
+    def of(cls, documents: list[Document]) -> "TextPairs":
+        pairs = [sentence for document in documents for sentence in document]
+        missing = next((pair for pair in pairs if pair.target is None), None)
+        if missing is not None:
+            raise DataError(f"line {missing.line}: an evaluation set needs targets, and this line has none")
+        return cls([pair.source for pair in pairs], [pair.target for pair in pairs])
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """Everything that a training reads."""
+
+    vocabularies: Vocabularies
+    train: TrainBatches
+    dev: TextPairs
+    dev_batches: EvaluationBatches
+    test: TextPairs | None
+
+
+def prepare(config: DataConfig, directory: Path, seed: int) -> Corpora:
+    """Reads, tokenises and plans; what an earlier start of the run left is used again.
+
+    The first process makes what is missing, and the others open it.
+
+    Raises:
+      ConfigError: if there is no training or development corpus.
+      DataError: if one cannot be used.
+    """
+    for name in ("train", "dev"):
+        if not getattr(config, name):
+            raise ConfigError(f"no --{name} corpus: give two parallel files, a document file, tfds:NAME or discourse")
+    first = jax.process_index() == 0
+    if first:
+        _make(config, directory)
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("corpora are made")
+    vocabularies = Vocabularies.load(directory / TOKENIZER)
+    corpus = TokenCorpus.open(directory / "data" / "train")
+    plan = plan_buckets(
+        corpus.source.lengths,
+        corpus.target.lengths,
+        max_length=config.max_length,
+        batch_tokens=config.batch_tokens,
+        buckets=config.buckets,
+        rows_multiple=config.rows_multiple,
+        length_multiple=config.length_multiple,
+    )
+    batches = TrainBatches(corpus, plan, seed)
+    dev = TextPairs.of(list(read(*config.dev, paragraphs=config.paragraphs)))
+    source, target = (
+        TokenArray.from_lists(tokenizer.encode(texts))
+        for tokenizer, texts in ((vocabularies.source, dev.sources), (vocabularies.target, dev.targets))
+    )
+    longest = max(plan.max_length, 1024)
+    dev_batches = EvaluationBatches(source, target, extend(plan, longest, rows_multiple=config.rows_multiple))
+    test = TextPairs.of(list(read(*config.test, paragraphs=config.paragraphs))) if config.test else None
+    if first:
+        log.info("training pairs: %d in %d batches an epoch, %s; skipped: %s", batches.pairs, len(batches), plan, batches.skipped)
+    return Corpora(vocabularies, batches, dev, dev_batches, test)
+
+
+def _make(config: DataConfig, directory: Path) -> None:
+    documents = partial(read, *config.train, paragraphs=config.paragraphs)
+    try:
+        vocabularies = Vocabularies.load(directory / TOKENIZER)
+    except Exception:
+        vocabularies = build_tokenizers(config.tokenizer, documents())
+        vocabularies.save(directory / TOKENIZER)
+    stamps = [file_stamp(path) if Path(path).exists() else path for path in config.train]
+    tokenize_corpus(
+        documents(),
+        partial(vocabularies.source.encode, threads=1),
+        partial(vocabularies.target.encode, threads=1),
+        directory / "data" / "train",
+        vocab_size=max(vocabularies.source.vocab_size, vocabularies.target.vocab_size),
+        fingerprint={"tokenizer": vocabularies.hash, "files": stamps, "paragraphs": config.paragraphs},
+        workers=config.workers,
+    )
