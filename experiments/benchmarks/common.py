@@ -7,10 +7,10 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from experiments.benchmarks.peers.sizes import EOS, Size
@@ -22,15 +22,15 @@ PEERS_PYTHON = Path(".venv-peers/bin/python")
 
 
 def pin_cores(count: int) -> None:
-    """Keeps this process and its children on the first `count` cores; call it before JAX starts its threads."""
+    """Keeps this process and its children on the first `count` cores; called before JAX starts threads."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < count:
-        raise ConfigError(f"the benchmark wants {count} cores and this process may use {len(cores)}: give --cores")
+        raise ConfigError(f"the benchmark wants {count} cores, this process has {len(cores)}: give --cores")
     os.sched_setaffinity(0, cores[:count])
 
 
 def random_ids(rows: int, length: int, size: Size, seed: int, fill: float = 1.0) -> np.ndarray:
-    """Padded sentences [rows, length] that end with eos, of between fill * length and length tokens; one is full."""
+    """Padded sentences [rows, length] with eos, of fill * length to length tokens; the first is full."""
     random = np.random.default_rng(seed)
     ids = random.integers(EOS + 1, size.vocabulary, (rows, length), dtype=np.int32)
     lengths = random.integers(max(1, round(fill * length)), length + 1, rows)
@@ -61,7 +61,7 @@ def interleave(systems: dict[str, Callable[[], dict]], rounds: int) -> dict[str,
 
 
 def speeds(results: Sequence[dict], cycle: int = 1) -> list[float]:
-    """Tokens per second of every `cycle` repetitions in a row (one pass over the batches), over all rounds."""
+    """Tokens per second of every `cycle` repetitions in a row (a pass over the batches), over all rounds."""
     rates = []
     for result in results:
         for start in range(0, len(result["seconds"]) - cycle + 1, cycle):
@@ -85,10 +85,14 @@ def compare(rounds: dict[str, list[dict]], cycle: int = 1) -> dict:
 
 def compare_table(row: dict, names: dict[str, str]) -> str:
     """`compare` as a Markdown table."""
+
+    def versions(name: str) -> str:
+        return ", ".join(f"{package} {version}" for package, version in row["versions"][name].items())
+
     lines = [
         (
             names[name],
-            ", ".join(f"{package} {version}" for package, version in row["versions"][name].items()) or "this commit",
+            versions(name) or "this commit",
             row["parameters"][name],
             speed,
             "{:.0f} to {:.0f}".format(*row["range"][name]),
@@ -130,15 +134,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
     return "\n".join("| " + " | ".join(map(cell, line)) + " |" for line in lines)
 
 
-class Compilations:
-    """Counts compilations in this process from its creation on."""
-
-    def __init__(self):
-        self.count = 0
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-
-    def _listen(self, event: str, seconds: float, **details) -> None:
-        self.count += event == "/jax/core/compile/backend_compile_duration"
+def settings(options) -> dict:
+    """Options of a benchmark for its row of results, without paths."""
+    return {name: value for name, value in asdict(options).items() if not isinstance(value, Path)}
 
 
 def write_results(name: str, title: str, text: str, row: dict, directory: Path = RESULTS) -> None:

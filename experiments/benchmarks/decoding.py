@@ -1,8 +1,8 @@
 """Beam search of flaxnmt beside Hugging Face `generate` and CTranslate2.
 
 All systems translate the same sentences to outputs of one forced length, with a post-norm Transformer of one
-size, random parameters, cached keys and values and float32, on the same cores; they take turns. CTranslate2 in
-int8 is shown for information. Peers run in their own environment (`make bench-peers-env`).
+size, random parameters, cached keys and values and float32, on the same cores; they take turns. CTranslate2
+in int8 is shown for information. Peers run in their own environment (`make bench-peers-env`).
 
     python -m experiments.benchmarks.decoding --sizes small base
 """
@@ -10,7 +10,7 @@ int8 is shown for information. Peers run in their own environment (`make bench-p
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ import tyro
 
 from experiments.benchmarks import common
 from experiments.benchmarks.peers.sizes import SIZES, Size, summary
+from flaxnmt.training.meters import CompilationCounter
 
 NAMES = {
     "flaxnmt": "flaxnmt",
@@ -74,7 +75,6 @@ def measure(name: str, options: Options) -> dict:
     size = SIZES[name]
     source = common.random_ids(options.sentences, options.source_length, size, seed=1)
     ours_round = run_ours(size, source, options.target_length, options.beam)
-    compilations = common.Compilations()
     systems = {"flaxnmt": partial(ours_round, options.repetitions)}
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory) / "source.npz"
@@ -90,16 +90,21 @@ def measure(name: str, options: Options) -> dict:
                 "--threads": options.cores,
             }
             systems[peer] = partial(common.run_peer, options.peers_python, "decode_peer.py", arguments)
-        rounds = common.interleave(systems, options.rounds)
+        with CompilationCounter() as compilations:
+            rounds = common.interleave(systems, options.rounds)
     if "ctranslate2" in rounds:
         rounds["ctranslate2 int8"] = [{**result, **result["int8"]} for result in rounds["ctranslate2"]]
-    lengths = {kind: sorted({n for result in results for n in result["lengths"]}) for kind, results in rounds.items()}
-    return {"size": name, **common.compare(rounds), "lengths": lengths, "compilations": compilations.count}
+    lengths = {
+        kind: sorted({n for result in results for n in result["lengths"]}) for kind, results in rounds.items()
+    }
+    return {"size": name, **common.compare(rounds), "lengths": lengths, "compilations": compilations.total}
 
 
 def describe(row: dict) -> str:
     """The section of one size."""
-    lengths = ", ".join(f"{NAMES[name]} {', '.join(map(str, values))}" for name, values in row["lengths"].items())
+    lengths = ", ".join(
+        f"{NAMES[name]} {', '.join(map(str, values))}" for name, values in row["lengths"].items()
+    )
     return (
         f"## {row['size']}\n\n{common.compare_table(row, NAMES)}\n\n"
         f"Lengths produced: {lengths}. Compilations after warm-up: {row['compilations']}."
@@ -112,15 +117,14 @@ def main(options: Options) -> None:
     machine = common.machine()
     text = "\n\n".join(describe(row) for row in rows)
     conditions = (
-        f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds of {options.repetitions} in "
-        f"which the systems take turns; {options.sentences} sentences of {options.source_length} tokens to "
-        f"{options.target_length} tokens each, beam {options.beam}, float32. The peers' attention projections have "
-        "biases, which is the whole difference in parameters. CTranslate2 takes all sentences as one batch or 32 at "
-        "a time, whichever is faster."
+        f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds of "
+        f"{options.repetitions} in which the systems take turns; {options.sentences} sentences of {options.source_length} tokens "
+        f"to {options.target_length} tokens each, beam {options.beam}, float32. The peers' attention "
+        "projections have biases, which is the whole difference in parameters. CTranslate2 takes all "
+        "sentences as one batch or 32 at a time, whichever is faster."
     )
     print(conditions, text, sep="\n\n")
-    settings = {name: value for name, value in asdict(options).items() if name not in ("peers_python", "results")}
-    row = {"options": settings, "machine": machine, "sizes": rows}
+    row = {"options": common.settings(options), "machine": machine, "sizes": rows}
     common.write_results("decoding_speed", "Decoding speed", f"{conditions}\n\n{text}", row, options.results)
 
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import linen as nn
 
 from experiments.benchmarks.peers.sizes import (
     ADAM_BETAS,
@@ -15,13 +14,18 @@ from experiments.benchmarks.peers.sizes import (
     DROPOUT,
     LABEL_SMOOTHING,
     LEARNING_RATE,
-    PAD,
     Size,
 )
+from flaxnmt.config import OptimizerConfig
 from flaxnmt.decoding.beam import beam_search
 from flaxnmt.models.config import DecoderConfig, EncoderConfig, MultiHead, Seq2SeqConfig
 from flaxnmt.models.seq2seq import Seq2Seq
-from flaxnmt.training.loss import label_smoothed_cross_entropy
+from flaxnmt.runtime import keep_freed_memory
+from flaxnmt.sharding import make_mesh, unbox, use_mesh
+from flaxnmt.training.objective import translation_objective
+from flaxnmt.training.optimizers import make_optimizer
+from flaxnmt.training.state import init_state, state_shardings
+from flaxnmt.training.step import CompiledStep, TrainStep
 
 
 def make_model(size: Size) -> Seq2Seq:
@@ -37,9 +41,14 @@ def make_model(size: Size) -> Seq2Seq:
     return Seq2Seq(config, size.vocabulary, size.vocabulary)
 
 
-def init_params(model: Seq2Seq, seed: int = 1):
-    shapes = jnp.zeros((1, 2), jnp.int32)
-    return nn.unbox(jax.jit(model.init)(jax.random.key(seed), shapes, shapes)["params"])
+def init_params(model: Seq2Seq):
+    """Parameters without their logical axes."""
+    return unbox(jax.jit(partial(_init, model))(jax.random.key(1))["params"])
+
+
+def _init(model: Seq2Seq, key):
+    ids = jnp.zeros((1, 2), jnp.int32)
+    return model.init(key, ids, ids)
 
 
 def parameter_count(params) -> int:
@@ -47,40 +56,33 @@ def parameter_count(params) -> int:
 
 
 def make_step(size: Size, batches: Sequence[dict]) -> tuple[int, Callable[[int], float]]:
-    """The number of parameters, and a function that trains on batch number i and returns its loss per token."""
+    """Number of parameters, and a function that trains on batch number i and returns its loss per token."""
+    keep_freed_memory()
     model = make_model(size)
-    params = init_params(model)
-    optimizer = optax.adam(LEARNING_RATE, *ADAM_BETAS, eps=ADAM_EPSILON)
-
-    @partial(jax.jit, donate_argnums=0)
-    def update(state, batch):
-        params, opt_state, number = state
-
-        def loss_of(params):
-            rngs = {"dropout": jax.random.fold_in(jax.random.key(0), number)}
-            logits = model.apply({"params": params}, batch["source"], batch["target"], False, rngs=rngs)
-            target = batch["target"]
-            loss, _, count = label_smoothed_cross_entropy(logits, target, target != PAD, LABEL_SMOOTHING)
-            return loss / count
-
-        loss, gradient = jax.value_and_grad(loss_of)(params)
-        updates, opt_state = optimizer.update(gradient, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state, number + 1), loss
-
-    state = (params, optimizer.init(params), jnp.int32(0))
+    config = OptimizerConfig(b1=ADAM_BETAS[0], b2=ADAM_BETAS[1], eps=ADAM_EPSILON)
+    schedule = optax.constant_schedule(LEARNING_RATE)
+    optimizer = make_optimizer(config, schedule)
+    mesh = make_mesh(devices=jax.devices()[:1])
+    with use_mesh(mesh):
+        init = partial(_init, model)
+        _, shardings = state_shardings(init, optimizer, False, mesh)
+        state = init_state(init, optimizer, False, shardings, seed=1)
+    objective = translation_objective(model, LABEL_SMOOTHING)
+    update = CompiledStep(TrainStep(objective, optimizer, schedule, seed=1), shardings)
 
     def step(index: int) -> float:
         nonlocal state
-        state, loss = update(state, batches[index])
-        return float(loss)
+        with use_mesh(mesh):
+            state, metrics = update(state, [batches[index]])
+        return float(metrics["loss"])
 
-    return parameter_count(params), step
+    return parameter_count(state.params), step
 
 
 def make_translate(
     size: Size, source: np.ndarray, target_length: int, beam: int
 ) -> tuple[int, Callable[[], list[int]]]:
-    """The number of parameters, and a function that translates all sentences and returns their lengths."""
+    """Number of parameters, and a function that translates all sentences and returns their lengths."""
     model = make_model(size)
     params = init_params(model)
 

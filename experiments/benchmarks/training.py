@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,7 @@ import tyro
 
 from experiments.benchmarks import common
 from experiments.benchmarks.peers.sizes import DROPOUT, DROPOUT_SITES, PAD, SIZES, Size, summary
+from flaxnmt.training.meters import CompilationCounter, measure_matmul_peak
 
 NAMES = {"flaxnmt": "flaxnmt", "joeynmt": "JoeyNMT", "huggingface": "Hugging Face MarianMTModel"}
 Peer = Literal["joeynmt", "huggingface"]
@@ -58,6 +59,11 @@ def make_batches(size: Size, shapes: tuple[Shape, ...], fill: float) -> list[dic
     ]
 
 
+def save_batches(path: Path, batches: list[dict]) -> None:
+    """As the peers read them."""
+    np.savez(path, **{f"{side}_{i}": ids for i, batch in enumerate(batches) for side, ids in batch.items()})
+
+
 def step_flops(size: Size, rows: int, source: int, target: int) -> int:
     """Floating-point operations of the matrix products of a training step, padding included.
 
@@ -83,54 +89,52 @@ def run_ours(size: Size, batches: list[dict]) -> Callable[[int], dict]:
     tokens = [int((batch["target"] != PAD).sum()) for batch in batches]
 
     def round_of(cycles: int) -> dict:
-        seconds = []
+        losses, seconds = [], []
         for index in list(range(len(batches))) * cycles:
             start = time.perf_counter()
-            step(index)
+            losses.append(step(index))
             seconds.append(time.perf_counter() - start)
-        return {"parameters": parameters, **summary(seconds, tokens * cycles)}
+        return {"parameters": parameters, "losses": losses, **summary(seconds, tokens * cycles)}
 
     return round_of
 
 
 def measure(name: str, options: Options) -> dict:
     """One size: rounds of all systems, matmul peaks before and after, compilations after warm-up."""
-    from flaxnmt.training.metrics import measure_matmul_peak
-
     size, cycles, peers = SIZES[name], options.cycles, options.peers
     if name == "base":
         cycles, peers = 1, options.base_peers
     batches = make_batches(size, options.shapes, options.fill)
     peaks = [measure_matmul_peak()]
     ours_round = run_ours(size, batches)
-    compilations = common.Compilations()
     systems = {"flaxnmt": partial(ours_round, cycles)}
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory) / "batches.npz"
-        np.savez(data, **{f"{side}_{i}": ids for i, batch in enumerate(batches) for side, ids in batch.items()})
+        save_batches(data, batches)
         for peer in peers:
-            arguments = {"--peer": peer, "--size": name, "--data": data, "--steps": cycles * len(batches)}
-            systems[peer] = partial(
-                common.run_peer, options.peers_python, "train_peer.py", {**arguments, "--threads": options.cores}
-            )
-        rounds = common.interleave(systems, options.rounds)
-    compiled = compilations.count
+            arguments = {
+                "--peer": peer,
+                "--size": name,
+                "--data": data,
+                "--steps": cycles * len(batches),
+                "--threads": options.cores,
+            }
+            systems[peer] = partial(common.run_peer, options.peers_python, "train_peer.py", arguments)
+        with CompilationCounter() as compilations:
+            rounds = common.interleave(systems, options.rounds)
     peaks.append(measure_matmul_peak())
     flops = sum(step_flops(size, *shape) for shape in options.shapes) * cycles
     rate = statistics.median(flops / sum(result["seconds"]) for result in rounds["flaxnmt"])
+    targets = np.concatenate([batch["target"].ravel() for batch in batches])
     return {
         "size": name,
         **common.compare(rounds, cycle=len(batches)),
-        "compilations": compiled,
-        "padding": 1 - sum(sum(ids.flat != PAD) for ids in _targets(batches)) / sum(x.size for x in _targets(batches)),
+        "compilations": compilations.total,
+        "padding": float((targets == PAD).mean()),
         "peak_flops": peaks,
         "flops": rate,
         "peak_share": rate / statistics.median(peaks),
     }
-
-
-def _targets(batches: list[dict]) -> list[np.ndarray]:
-    return [batch["target"] for batch in batches]
 
 
 def describe(row: dict) -> str:
@@ -138,9 +142,9 @@ def describe(row: dict) -> str:
     before, after = (peak / 1e9 for peak in row["peak_flops"])
     return (
         f"## {row['size']}\n\n{common.compare_table(row, NAMES)}\n\n"
-        f"flaxnmt does {row['flops'] / 1e9:.1f} GFLOP/s of matrix products, {row['peak_share']:.2f} of the matmul peak "
-        f"of the same process ({before:.1f} GFLOP/s before, {after:.1f} after). Padding: {row['padding']:.0%} of the "
-        f"target positions. Compilations after warm-up: {row['compilations']}."
+        f"flaxnmt does {row['flops'] / 1e9:.1f} GFLOP/s of matrix products, {row['peak_share']:.2f} of the "
+        f"matmul peak of the same process ({before:.1f} GFLOP/s before, {after:.1f} after). Padding: "
+        f"{row['padding']:.0%} of the target positions. Compilations after warm-up: {row['compilations']}."
     )
 
 
@@ -150,14 +154,13 @@ def main(options: Options) -> None:
     machine = common.machine()
     text = "\n\n".join(describe(row) for row in rows)
     conditions = (
-        f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds in which the systems take "
-        f"turns; batches (rows, source, target) {list(options.shapes)}; dropout {DROPOUT} on "
-        f"{', '.join(DROPOUT_SITES)}. The peers' attention projections have biases, which is the whole difference "
-        "in parameters."
+        f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds in which the systems "
+        f"take turns; batches (rows, source, target) {list(options.shapes)}; dropout {DROPOUT} on "
+        f"{', '.join(DROPOUT_SITES)}. The peers' attention projections have biases, which is the whole "
+        "difference in parameters."
     )
     print(conditions, text, sep="\n\n")
-    settings = {name: value for name, value in asdict(options).items() if name not in ("peers_python", "results")}
-    row = {"options": settings, "machine": machine, "sizes": rows}
+    row = {"options": common.settings(options), "machine": machine, "sizes": rows}
     common.write_results("training_speed", "Training speed", f"{conditions}\n\n{text}", row, options.results)
 
 

@@ -1,4 +1,4 @@
-"""A CTranslate2 model of any size with random weights, built through its TransformerSpec, and its beam search."""
+"""A CTranslate2 model of any size with random weights, built through its TransformerSpec; its beam search."""
 
 import math
 from collections.abc import Callable
@@ -37,7 +37,9 @@ def build(size: Size, directory: str, seed: int = 1) -> int:
         linear(spec.linear_1, size.d_model, size.feed_forward)
         norm(spec.layer_norm)
 
-    table = (random.standard_normal((size.vocabulary, size.d_model)) / math.sqrt(size.d_model)).astype(np.float32)
+    table = (random.standard_normal((size.vocabulary, size.d_model)) / math.sqrt(size.d_model)).astype(
+        np.float32
+    )
     spec = TransformerSpec.from_config((size.layers, size.layers), size.heads, pre_norm=False)
     spec.encoder.embeddings[0].weight = table
     spec.decoder.embeddings.weight = table

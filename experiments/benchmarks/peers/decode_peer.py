@@ -55,12 +55,20 @@ def _ctranslate2(size: Size, source: np.ndarray, options: argparse.Namespace) ->
 
         def measure(compute_type: str, max_batch_size: int) -> dict:
             translate = ctranslate2_model.make_translate(
-                directory, source, options.target_length, options.beam, compute_type, options.threads, max_batch_size
+                directory,
+                source,
+                options.target_length,
+                options.beam,
+                compute_type,
+                options.threads,
+                max_batch_size,
             )
             return {"max_batch_size": max_batch_size, **_measure(translate, options.repetitions)}
 
         # All sentences as one batch, or the 32 that CTranslate2's file translation takes: the faster counts.
-        trials = {kind: [measure(kind, rows) for rows in (len(source), 32)] for kind in ("float32", "int8_float32")}
+        trials = {
+            kind: [measure(kind, rows) for rows in (len(source), 32)] for kind in ("float32", "int8_float32")
+        }
     best = {kind: max(rows, key=lambda row: row["tokens_per_second"]) for kind, rows in trials.items()}
     return {
         "versions": {"ctranslate2": version("ctranslate2")},

@@ -60,7 +60,9 @@ def make_step(
     )
 
     def step(index: int) -> float:
-        source, target = (torch.from_numpy(batches[index][side].astype(np.int64)) for side in ("source", "target"))
+        source, target = (
+            torch.from_numpy(batches[index][side].astype(np.int64)) for side in ("source", "target")
+        )
         logits = model(
             input_ids=source,
             attention_mask=(source != PAD).long(),

@@ -23,7 +23,9 @@ def read_batches(path: str) -> list[dict]:
     with np.load(path) as arrays:
         count = sum(name.startswith("source_") for name in arrays)
         sides = [{side: arrays[f"{side}_{i}"] for side in ("source", "target")} for i in range(count)]
-    return [{side: ids[:, : int((ids != PAD).sum(1).max())] for side, ids in batch.items()} for batch in sides]
+    return [
+        {side: ids[:, : int((ids != PAD).sum(1).max())] for side, ids in batch.items()} for batch in sides
+    ]
 
 
 def main() -> None:
@@ -32,7 +34,6 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--data", required=True)
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=120.0, help="start no further step after this long")
     parser.add_argument("--warmup", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
@@ -52,8 +53,6 @@ def main() -> None:
         losses.append(loss)
         seconds.append(elapsed)
         tokens.append(int((batches[index]["target"] != PAD).sum()))
-        if sum(seconds) > options.seconds:
-            break
     result = {
         "name": options.peer,
         "versions": {name: version(name) for name in (PACKAGES[options.peer], "torch")},

@@ -1,0 +1,161 @@
+import json
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.benchmarks import common, ours, training
+from experiments.benchmarks.peers.sizes import EOS, PAD, SIZES
+from flaxnmt.errors import ConfigError, RunError
+from flaxnmt.models.config import PRESETS
+from flaxnmt.training.meters import CompilationCounter
+from flaxnmt.training.objective import translation_objective
+
+ROOT = Path(__file__).parents[2]
+TINY = SIZES["tiny"]
+SHAPES = ((8, 6, 6), (4, 9, 11))
+
+
+def test_sizes_are_those_of_the_presets():
+    for name in ("small", "base"):
+        size, preset = SIZES[name], PRESETS[name]
+        for stack in (preset.encoder, preset.decoder):
+            assert (size.layers, size.heads, size.feed_forward) == (
+                stack.layers,
+                stack.attention.heads,
+                stack.feed_forward,
+            )
+        assert size.d_model == preset.d_model
+
+
+def test_random_ids_end_with_eos_and_have_the_lengths_that_were_asked_for():
+    ids = common.random_ids(50, 20, TINY, seed=3, fill=0.5)
+    lengths = (ids != PAD).sum(1)
+    assert ids.shape == (50, 20) and ids.dtype == np.int32
+    assert lengths.max() == 20 and 10 <= lengths.min() < 14
+    assert (ids[np.arange(50), lengths - 1] == EOS).all()
+    assert ((ids == EOS).sum(1) == 1).all() and ids.max() < TINY.vocabulary
+    np.testing.assert_array_equal(ids, common.random_ids(50, 20, TINY, seed=3, fill=0.5))
+
+
+def test_speeds_are_medians_over_passes_and_ratios_are_flaxnmt_over_the_other():
+    slow = [
+        {
+            "seconds": [1.0, 3.0, 2.0, 2.0],
+            "tokens": [10, 30, 10, 10],
+            "parameters": 5,
+            "versions": {"marian": "9"},
+        }
+    ] * 2
+    fast = [{"seconds": [0.5, 0.5, 9.0], "tokens": [10, 30, 10], "parameters": 6}] * 3
+    assert common.speeds(slow, cycle=2) == [10.0, 5.0, 10.0, 5.0]
+    row = common.compare({"flaxnmt": fast, "huggingface": slow}, cycle=2)
+    assert row["tokens_per_second"] == {"flaxnmt": 40.0, "huggingface": 7.5}
+    assert row["range"]["huggingface"] == [5.0, 10.0]
+    assert row["ratio"] == {"flaxnmt": 1.0, "huggingface": 40 / 7.5}
+    text = common.compare_table(row, training.NAMES).splitlines()
+    assert text[2] == "| flaxnmt | this commit | 6 | 40 | 40 to 40 | 1 |"
+    assert text[3] == "| Hugging Face MarianMTModel | marian 9 | 5 | 7.5 | 5 to 10 | 5.33 |"
+
+
+def test_rounds_take_turns_and_every_second_one_runs_backwards():
+    order = []
+    systems = {name: lambda name=name: order.append(name) or {} for name in "abc"}
+    assert [len(results) for results in common.interleave(systems, rounds=3).values()] == [3, 3, 3]
+    assert "".join(order) == "abccbaabc"
+
+
+def matrix_product_flops(jaxpr) -> int:
+    """Twice the multiplications of all dot_generals, also in the jaxprs inside."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+            total += 2 * prod(out) * prod(left[axis] for axis in contracted)
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                total += matrix_product_flops(inner)
+    return total
+
+
+def test_step_flops_equal_the_matrix_products_of_the_traced_step():
+    batch = jax.tree.map(jnp.asarray, training.make_batches(TINY, ((4, 9, 11),), 1.0)[0])
+    model = ours.make_model(TINY)
+    objective = translation_objective(model, 0.1)
+    params = ours.init_params(model)
+    loss = jax.grad(lambda params: objective(params, batch, jax.random.key(0))["loss"])
+    traced = matrix_product_flops(jax.make_jaxpr(loss)(params).jaxpr)
+    assert traced == training.step_flops(TINY, 4, 9, 11)
+
+
+def test_our_rounds_compile_before_they_are_timed_and_learn():
+    batches = training.make_batches(TINY, SHAPES[:1], 0.75)
+    round_of = training.run_ours(TINY, batches)
+    with CompilationCounter() as compilations:
+        result = round_of(cycles=200)
+    assert compilations.total == 0
+    assert result["tokens"] == [int((batches[0]["target"] != PAD).sum())] * 200
+    assert len(result["seconds"]) == 200 and min(result["seconds"]) > 0
+    assert np.mean(result["losses"][-20:]) < np.mean(result["losses"][:20]) - 0.1
+
+
+def test_decoding_runs_from_the_command_line_and_writes_its_row(tmp_path):
+    options = "--sizes tiny --peers --rounds 1 --repetitions 2 --sentences 5 --target-length 7 --cores 1"
+    command = [sys.executable, "-m", "experiments.benchmarks.decoding", *options.split()]
+    subprocess.run([*command, "--results", str(tmp_path)], cwd=ROOT, check=True)
+    text = (tmp_path / "decoding_speed.md").read_text()
+    assert "Lengths produced: flaxnmt 7. Compilations after warm-up: 0." in text
+    row = json.loads((tmp_path / "benchmarks.jsonl").read_text())
+    assert row["benchmark"] == "decoding_speed" and row["machine"]["cores"] == 1
+    assert row["sizes"][0]["lengths"] == {"flaxnmt": [7]}
+    assert "results" not in row["options"]
+
+
+def test_training_reports_share_of_peak_and_padding():
+    options = training.Options(sizes=("tiny",), peers=(), rounds=1, shapes=SHAPES[1:])
+    row = training.measure("tiny", options)
+    assert 0 < row["peak_share"] < 1
+    assert 0 < row["padding"] < 0.25
+    assert row["compilations"] == 0
+    assert "Compilations after warm-up: 0." in training.describe(row)
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_peers_that_are_missing_or_fail_say_so(tmp_path):
+    with pytest.raises(ConfigError, match="make bench-peers-env"):
+        common.run_peer(tmp_path / "python", "train_peer.py", {})
+    with pytest.raises(RunError, match="failed"):
+        common.run_peer(Path(sys.executable), "train_peer.py", {"--peer": "nobody"})
+
+
+@pytest.mark.slow
+def test_peers_have_our_parameters_and_the_biases_of_attention(tmp_path):
+    python = ROOT / common.PEERS_PYTHON
+    if not python.exists():
+        pytest.skip("no peers: make bench-peers-env")
+    batches = training.make_batches(TINY, SHAPES, 0.75)
+    training.save_batches(tmp_path / "batches.npz", batches)
+    np.savez(tmp_path / "source.npz", source=batches[0]["source"])
+    attention_biases = 3 * TINY.layers * 4 * TINY.d_model
+    expected = ours.parameter_count(ours.init_params(ours.make_model(TINY))) + attention_biases
+    for peer in ("joeynmt", "huggingface"):
+        arguments = {"--peer": peer, "--size": "tiny", "--data": tmp_path / "batches.npz", "--steps": 4}
+        result = common.run_peer(python, "train_peer.py", arguments)
+        assert result["parameters"] == expected
+        assert result["tokens"] == [int((batch["target"] != PAD).sum()) for batch in batches] * 2
+    for peer in ("huggingface", "ctranslate2"):
+        arguments = {
+            "--peer": peer,
+            "--size": "tiny",
+            "--data": tmp_path / "source.npz",
+            "--target-length": 7,
+        }
+        result = common.run_peer(python, "decode_peer.py", arguments)
+        assert result["parameters"] == expected and result["lengths"] == [7]
