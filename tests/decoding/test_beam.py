@@ -126,6 +126,18 @@ def test_a_late_output_that_wins_is_waited_for(steps, best_length):
     np.testing.assert_allclose(found.scores[0, 0], expected, rtol=1e-5)
 
 
+def test_a_negative_exponent_still_waits_for_the_next_end():
+    table = patience(-1.0, -0.9, 20)
+    table[1] = np.where(np.arange(6) == EOS, 0.0, -np.inf)
+    cache = DecodeCache((), jnp.zeros((1,)))
+    found = beam_search(
+        scripted(table), cache, jnp.array([20]), max_length=20, beam_size=2, length_penalty=-0.5
+    )
+    # Longer is worse, so that the bound must come from the next length and not from the maximal one.
+    assert found.lengths[0, 0] == 2
+    np.testing.assert_allclose(found.scores[0, 0], -0.9 / penalty(2, -0.5), rtol=1e-5)
+
+
 @pytest.mark.parametrize(("alpha", "steps_run"), [(0.0, 1), (-0.5, 1), (1.0, 20)])
 def test_search_stops_where_nothing_can_win_and_not_before(alpha, steps_run):
     seen = []
