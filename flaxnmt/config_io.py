@@ -8,11 +8,11 @@ from typing import Any
 
 from flaxnmt.errors import ConfigError
 
-KIND = "kind"
+KIND = "class"
 
 
 def to_dict(config: Any) -> Any:
-    """Plain dictionaries, with the class of each part under `kind`."""
+    """Plain dictionaries, with the class of each part under `class`."""
     if dataclasses.is_dataclass(config):
         fields = {field.name: to_dict(getattr(config, field.name)) for field in dataclasses.fields(config)}
         return {KIND: type(config).__name__, **fields}
