@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 def wheel(tmp_path_factory):
     """The wheel of a copy of the checkout, so that building leaves nothing behind in it."""
     copy, dist = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("dist")
-    for name in ("flaxnmt", "experiments", "tpu", "tests"):
+    for name in ("flaxnmt", "experiments", "tests"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
