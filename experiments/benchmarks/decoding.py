@@ -118,10 +118,10 @@ def main(options: Options) -> None:
     text = "\n\n".join(describe(row) for row in rows)
     conditions = (
         f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds of "
-        f"{options.repetitions} in which the systems take turns; {options.sentences} sentences of {options.source_length} tokens "
-        f"to {options.target_length} tokens each, beam {options.beam}, float32. The peers' attention "
-        "projections have biases, which is the whole difference in parameters. CTranslate2 takes all "
-        "sentences as one batch or 32 at a time, whichever is faster."
+        f"{options.repetitions} in which the systems take turns; {options.sentences} sentences of "
+        f"{options.source_length} tokens to {options.target_length} tokens each, beam {options.beam}, float32. "
+        "The peers' attention projections have biases, which is the whole difference in parameters. "
+        "CTranslate2 takes all sentences as one batch or 32 at a time, whichever is faster."
     )
     print(conditions, text, sep="\n\n")
     row = {"options": common.settings(options), "machine": machine, "sizes": rows}

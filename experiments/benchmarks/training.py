@@ -116,6 +116,7 @@ def measure(name: str, options: Options) -> dict:
                 "--peer": peer,
                 "--size": name,
                 "--data": data,
+                "--warmup": len(batches),
                 "--steps": cycles * len(batches),
                 "--threads": options.cores,
             }
