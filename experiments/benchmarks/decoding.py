@@ -119,7 +119,7 @@ def main(options: Options) -> None:
     conditions = (
         f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds of "
         f"{options.repetitions} in which the systems take turns; {options.sentences} sentences of "
-        f"{options.source_length} tokens to {options.target_length} tokens each, beam {options.beam}, float32. "
+        f"{options.source_length} tokens to {options.target_length} tokens each, beam {options.beam}. "
         "The peers' attention projections have biases, which is the whole difference in parameters. "
         "CTranslate2 takes all sentences as one batch or 32 at a time, whichever is faster."
     )
