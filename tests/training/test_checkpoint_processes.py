@@ -68,27 +68,29 @@ with Checkpoints(sys.argv[1], keep_last=2) as checkpoints:
 
 
 def saving(directory):
-    return [path for path in directory.glob("*.orbax-checkpoint-tmp*") if any(path.iterdir())]
-
-
-def kill_while_saving(directory, after, jitter):
-    """Start a process that saves without pause; kill it inside a save, once `after` checkpoints were new."""
-    known = completed(directory)
-    process = start(SAVE_FOR_EVER, directory)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if len(completed(directory) - known) >= after and saving(directory):
-            time.sleep(jitter)
-            process.kill()
-            break
-    assert process.wait(timeout=60) == -signal.SIGKILL, process.stderr.read()[-3000:]
-    process.stdout.close()
-    process.stderr.close()
-    return bool(saving(directory))
+    """Half-written checkpoints; they may be renamed while they are looked at."""
+    return [path for path in directory.glob("*.orbax-checkpoint-tmp*") if any(path.glob("*"))]
 
 
 def completed(directory):
-    return {path.name for path in directory.glob("*") if path.name.isdigit()}
+    return [int(path.name) for path in directory.glob("*") if path.name.isdigit()]
+
+
+def kill_while_saving(directory, after, jitter):
+    """Start a process that saves without pause; kill it inside a save, once `after` more steps are saved."""
+    goal = max(completed(directory), default=0) + after
+    deadline = time.monotonic() + 60
+    with start(SAVE_FOR_EVER, directory) as process:
+        try:
+            while time.monotonic() < deadline and process.poll() is None:
+                if max(completed(directory), default=0) >= goal and saving(directory):
+                    time.sleep(jitter)
+                    break
+            assert process.poll() is None, process.stderr.read()[-3000:]
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGKILL and time.monotonic() < deadline
+    return bool(saving(directory))
 
 
 def newest(directory):
@@ -107,7 +109,7 @@ def assert_newest_is_whole(directory):
     exec(COMMON, namespace)
     namespace["assert_same_bits"]((params, rest), namespace["make_state"](step))
     assert progress == {"step": step}
-    assert step == max(map(int, completed(directory)))
+    assert step == max(completed(directory))
 
 
 def test_killed_while_saving_the_newest_whole_checkpoint_restores(tmp_path):
