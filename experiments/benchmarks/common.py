@@ -11,6 +11,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from experiments.benchmarks.peers.sizes import EOS, Size
@@ -21,8 +22,9 @@ RESULTS = Path(__file__).parents[1] / "results"
 PEERS_PYTHON = Path(".venv-peers/bin/python")
 
 
-def pin_cores(count: int) -> None:
-    """Keeps this process and its children on the first `count` cores; called before JAX starts threads."""
+def use_cores(count: int) -> None:
+    """Keeps this process (JAX on CPU) and its children on the first `count` cores; before JAX starts."""
+    jax.config.update("jax_platforms", "cpu")
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < count:
         raise ConfigError(f"the benchmark wants {count} cores, this process has {len(cores)}: give --cores")

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 import tyro
 
-from experiments.benchmarks import common
+from experiments.benchmarks import common, ours
 from experiments.benchmarks.peers.sizes import SIZES, Size, summary
 from flaxnmt.training.meters import CompilationCounter
 
@@ -52,8 +52,6 @@ class Options:
 
 def run_ours(size: Size, source: np.ndarray, target_length: int, beam: int) -> Callable[[int], dict]:
     """Compiles the search; returns a function that times so many translations of all sentences."""
-    from experiments.benchmarks import ours
-
     parameters, translate = ours.make_translate(size, source, target_length, beam)
     translate()
 
@@ -112,7 +110,7 @@ def describe(row: dict) -> str:
 
 
 def main(options: Options) -> None:
-    common.pin_cores(options.cores)
+    common.use_cores(options.cores)
     rows = [measure(name, options) for name in options.sizes]
     machine = common.machine()
     text = "\n\n".join(describe(row) for row in rows)

@@ -19,8 +19,9 @@ from typing import Literal
 import numpy as np
 import tyro
 
-from experiments.benchmarks import common
+from experiments.benchmarks import common, ours
 from experiments.benchmarks.peers.sizes import DROPOUT, DROPOUT_SITES, PAD, SIZES, Size, summary
+from flaxnmt.models.flops import forward_flops
 from flaxnmt.training.meters import CompilationCounter, measure_matmul_peak
 
 NAMES = {"flaxnmt": "flaxnmt", "joeynmt": "JoeyNMT", "huggingface": "Hugging Face MarianMTModel"}
@@ -64,25 +65,8 @@ def save_batches(path: Path, batches: list[dict]) -> None:
     np.savez(path, **{f"{side}_{i}": ids for i, batch in enumerate(batches) for side, ids in batch.items()})
 
 
-def step_flops(size: Size, rows: int, source: int, target: int) -> int:
-    """Floating-point operations of the matrix products of a training step, padding included.
-
-    A product of [m, k] and [k, n] is 2 m k n forward and twice that backward; norms, softmax, dropout and the
-    optimizer count as nothing, so the share of the peak that follows from it is a lower bound.
-    """
-    d, inner = size.d_model, size.feed_forward
-    projections, feed_forward = 4 * d * d, 2 * d * inner
-    encoder = source * (projections + feed_forward) + 2 * source * source * d
-    over_source = target * 2 * d * d + source * 2 * d * d + 2 * target * source * d
-    decoder = target * (projections + feed_forward) + 2 * target * target * d + over_source
-    multiplications = size.layers * (encoder + decoder) + target * d * size.vocabulary
-    return 3 * 2 * rows * multiplications
-
-
 def run_ours(size: Size, batches: list[dict]) -> Callable[[int], dict]:
     """Compiles the step for every shape; returns a function that times so many passes over the batches."""
-    from experiments.benchmarks import ours
-
     parameters, step = ours.make_step(size, batches)
     for index in range(len(batches)):
         step(index)
@@ -124,7 +108,9 @@ def measure(name: str, options: Options) -> dict:
         with CompilationCounter() as compilations:
             rounds = common.interleave(systems, options.rounds)
     peaks.append(measure_matmul_peak())
-    flops = sum(step_flops(size, *shape) for shape in options.shapes) * cycles
+    # Forward once, backward twice; padding is multiplied as well, element-wise work counts as nothing.
+    config = ours.make_model(size).config
+    flops = 3 * sum(forward_flops(config, size.vocabulary, *shape) for shape in options.shapes) * cycles
     rate = statistics.median(flops / sum(result["seconds"]) for result in rounds["flaxnmt"])
     targets = np.concatenate([batch["target"].ravel() for batch in batches])
     return {
@@ -150,7 +136,7 @@ def describe(row: dict) -> str:
 
 
 def main(options: Options) -> None:
-    common.pin_cores(options.cores)
+    common.use_cores(options.cores)
     rows = [measure(name, options) for name in options.sizes]
     machine = common.machine()
     text = "\n\n".join(describe(row) for row in rows)
