@@ -28,8 +28,13 @@ def guarded(command: Callable[[], int], debug: bool) -> int:
 
 
 def quiet() -> None:
-    """Keeps the libraries' own notes from the user's terminal; our warnings stay."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    """Keeps the libraries' own notes from the user's terminal; ours are plain lines."""
+    logging.basicConfig()
+    # Importing Orbax makes a root handler with a form of its own, after which basicConfig changes nothing.
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    for name in ("flaxnmt", "experiments"):
+        logging.getLogger(name).setLevel(logging.INFO)
     for name in ("absl", "jax", "orbax", "grain", "etils"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=UserWarning, module="orbax")

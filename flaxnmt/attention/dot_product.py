@@ -10,14 +10,14 @@ MASKED = -1e30
 
 
 def attention_scores(
-    query: Float[Array, "*B Q H K"],
-    key: Float[Array, "*B L H K"],
+    query: Float[Array, "*B H Q K"],
+    key: Float[Array, "*B H L K"],
     mask: Bool[Array, "*#B #H #Q L"] | None = None,
     bias: Float[Array, "*#B #H Q L"] | None = None,
 ) -> Float[Array, "*B H Q L"]:
     """Scores q k^T / sqrt(K) in float32, plus an additive bias, with masked keys at -1e30."""
     scale = query.shape[-1] ** -0.5
-    scores = jnp.einsum("...qhk,...lhk->...hql", query * scale, key, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("...qk,...lk->...ql", query * scale, key, preferred_element_type=jnp.float32)
     if bias is not None:
         scores = scores + bias
     if mask is not None:
@@ -26,27 +26,27 @@ def attention_scores(
 
 
 def attend(
-    weights: Float[Array, "*B H Q L"], value: Float[Array, "*B L H K"]
-) -> Float[Array, "*B Q H K"]:
+    weights: Float[Array, "*B H Q L"], value: Float[Array, "*B H L K"]
+) -> Float[Array, "*B H Q K"]:
     """The weighted sums of the values, in the dtype of the values."""
-    return jnp.einsum("...hql,...lhk->...qhk", weights.astype(value.dtype), value)
+    return jnp.einsum("...ql,...lk->...qk", weights.astype(value.dtype), value)
 
 
 def dot_product_attention(
-    query: Float[Array, "*B Q H K"],
-    key: Float[Array, "*B L H K"],
-    value: Float[Array, "*B L H K"],
+    query: Float[Array, "*B H Q K"],
+    key: Float[Array, "*B H L K"],
+    value: Float[Array, "*B H L K"],
     mask: Bool[Array, "*#B #H #Q L"] | None = None,
     bias: Float[Array, "*#B #H Q L"] | None = None,
-) -> Float[Array, "*B Q H K"]:
+) -> Float[Array, "*B H Q K"]:
     """softmax(q k^T / sqrt(K)) v per head; scores and softmax in float32.
 
     A query whose keys are all masked gets the plain mean of the values, and a finite gradient.
 
     Args:
-      query: [*B, Q, H, K].
-      key: [*B, L, H, K].
-      value: [*B, L, H, K].
+      query: [*B, H, Q, K], heads before positions: the layout in which each head is one matrix.
+      key: [*B, H, L, K].
+      value: [*B, H, L, K].
       mask: True where a query may look at a key, broadcast against [*B, H, Q, L].
       bias: added to the scores before the softmax.
     """

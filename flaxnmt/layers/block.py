@@ -67,11 +67,11 @@ class Block(nn.Module):
         return self._after(x, y, context), weights
 
     def extend(self, x: Float[Array, "B Q D"], cache: KeyValues, context: Context, write):
-        """One step of decoding: adds the shared part of the new rows to the cache, then looks at all of it.
+        """One step of decoding: adds the shared part of the new rows to the cache, then looks at what is visible.
 
         Args:
-          x: the rows of the new position.
-          cache: keys and values of all positions.
+          x: the rows of the new position, one a hypothesis.
+          cache: keys and values of all positions of all hypotheses.
           write: (cache, new) -> cache.
 
         Returns:

@@ -1,5 +1,7 @@
 """What a layer knows of its rows beyond their vectors, and what it reports beside its output."""
 
+import functools
+
 import jax.numpy as jnp
 from flax import struct
 
@@ -15,6 +17,7 @@ class Context:
       key_mask: [B, L], False at padding; None where there is none.
       query_positions: [B or 1, Q], index of each query in its sequence.
       key_positions: [B or 1, L], index of each key.
+      visible: [B, Q, L], True where a query may look at a key, beside what the other fields say.
       causal: a query looks only at keys whose position is not above its own.
       deterministic: no dropout.
       capture: report attention weights.
@@ -24,27 +27,29 @@ class Context:
     key_mask: Bool[Array, "B L"] | None = None
     query_positions: Int[Array, "#B Q"] | None = None
     key_positions: Int[Array, "#B L"] | None = None
+    visible: Bool[Array, "B Q L"] | None = None
     causal: bool = struct.field(pytree_node=False, default=False)
     deterministic: bool = struct.field(pytree_node=False, default=True)
     capture: bool = struct.field(pytree_node=False, default=False)
 
     def attention_mask(self) -> Bool[Array, "#B 1 #Q L"] | None:
         """True where a query may look at a key, broadcast against [B, H, Q, L]; None where all may."""
-        mask = None
+        masks = []
         if self.key_mask is not None:
-            mask = self.key_mask[:, None, None, :]
+            masks.append(self.key_mask[:, None, None, :])
+        if self.visible is not None:
+            masks.append(self.visible[:, None])
         if self.causal:
-            past = self.key_positions[:, None, None, :] <= self.query_positions[:, None, :, None]
-            mask = past if mask is None else mask & past
-        return mask
+            masks.append(self.key_positions[:, None, None, :] <= self.query_positions[:, None, :, None])
+        return functools.reduce(jnp.logical_and, masks) if masks else None
 
 
 @struct.dataclass
 class KeyValues:
-    """Keys and values of an attention, [..., L, H, K]; also the form in which a decoder caches them."""
+    """Keys and values of an attention, [..., H, L, K]; also the form in which a decoder caches them."""
 
-    key: Float[Array, "*B L H K"]
-    value: Float[Array, "*B L H K"]
+    key: Float[Array, "*B H L K"]
+    value: Float[Array, "*B H L K"]
 
 
 @struct.dataclass

@@ -26,14 +26,13 @@ class DecoderLayer(nn.Module):
         return x, (weights, cross_weights)
 
     def source_keys(self, memory: Float[Array, "B S D"], source: Context) -> KeyValues:
-        """Keys and values of the source, [B, S, H, K], computed once a sentence."""
+        """Keys and values of the source, [B, H, S, K], computed once a sentence."""
         return self.cross_attention.keys(memory, source)
 
     def step(self, x: Float[Array, "B K D"], cache: KeyValues, cross: KeyValues, target: Context, source: Context, write):
-        """One position of K hypotheses a sentence: self-attention sees [B K] rows, the source is not tiled."""
-        batch, beams, d_model = x.shape
-        x, cache = self.attention.extend(x.reshape(batch * beams, 1, d_model), cache, target, write)
-        x, _ = self.cross_attention(x.reshape(batch, beams, d_model), source, shared=cross)
+        """One position of K hypotheses a sentence, which are rows of one attention; the source is not tiled."""
+        x, cache = self.attention.extend(x, cache, target, write)
+        x, _ = self.cross_attention(x, source, shared=cross)
         x, _ = self.feed_forward(x, source)
         return x, cache
 

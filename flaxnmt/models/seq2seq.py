@@ -1,11 +1,13 @@
 """The encoder-decoder translation model."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from flaxnmt.decoding.cache import DecodeCache
+from flaxnmt.decoding.cache import DecodeCache, extend_ancestors, init_ancestors, visible_slots
 from flaxnmt.layers.context import Aux, Context, KeyValues, positions_of
 from flaxnmt.layers.embedding import Embedding, TokenTable
 from flaxnmt.layers.stack import Stack
@@ -107,31 +109,31 @@ class Seq2Seq(nn.Module):
         """The cache before the first symbol: source keys and values, room for `max_length` target positions."""
         encoded, _ = self.encode(source)
         cross = self.decoder.source_keys(encoded.memory, Context(key_mask=encoded.mask))
-        config = self.config
-        heads = config.decoder.attention.heads
-        room = (source.shape[0], beams, max_length, heads, config.d_model // heads)
-        empty = jnp.zeros(room, config.dtype)
-        own = (KeyValues(empty, empty),) * config.decoder.layers
-        return DecodeCache(per_beam=own, shared=(cross, encoded.mask))
+        layers, heads = self.config.decoder.layers, self.config.decoder.attention.heads
+        rows, d_head = source.shape[0], self.config.d_model // heads
+        if self.config.scan:
+            empty = jnp.zeros((layers, rows, heads, max_length * beams, d_head), self.config.dtype)
+            own = KeyValues(empty, empty)
+        else:
+            empty = jnp.zeros((rows, heads, max_length * beams, d_head), self.config.dtype)
+            own = (KeyValues(empty, empty),) * layers
+        return DecodeCache(init_ancestors(rows, beams, max_length), (own, cross, encoded.mask))
 
     def step(self, cache: DecodeCache, tokens: Int[Array, "B K"], position: Int[Array, ""]):
-        """Logits [B, K, V] of the symbol after `tokens`, which stand at `position` (bos at 0), and the cache."""
-        batch, beams = tokens.shape
-        cross, mask = cache.shared
-        room = cache.per_beam[0].key.shape[2]
-        own = Context(
-            query_positions=jnp.full((1, 1), position), key_positions=positions_of((1, room)), causal=True
-        )
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), cache.per_beam)
+        """Logits [B, K, V] of the symbol after `tokens`, which stand at `position` (bos at 0), and the cache.
+
+        The keys and values that hypothesis k writes at position t stay in slot t K + k; which slots are the past
+        of a hypothesis follows from its ancestors, so that no beam is ever copied.
+        """
+        beams = tokens.shape[1]
+        own, cross, mask = cache.shared
+        ancestors = extend_ancestors(cache.per_beam, position)
+        target = Context(visible=visible_slots(ancestors, position))
 
         def write(cached: KeyValues, new: KeyValues) -> KeyValues:
-            return jax.tree.map(lambda old, row: jax.lax.dynamic_update_slice_in_dim(old, row, position, axis=1), cached, new)
+            put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=position * beams, axis=2)
+            return jax.tree.map(put, cached, new)
 
         x = self.target_embedding(tokens, jnp.full((1, 1), position), True)
-        if self.config.scan:
-            flat = jax.tree.map(lambda *leaves: jnp.stack(leaves), *flat)
-        hidden, flat = self.decoder.step(x, flat, cross, own, Context(key_mask=mask), write)
-        if self.config.scan:
-            flat = tuple(jax.tree.map(lambda leaf: leaf[i], flat) for i in range(self.config.decoder.layers))
-        per_beam = jax.tree.map(lambda leaf: leaf.reshape(batch, beams, *leaf.shape[1:]), flat)
-        return self.logits(hidden), DecodeCache(per_beam, cache.shared)
+        hidden, own = self.decoder.step(x, own, cross, target, Context(key_mask=mask), write)
+        return self.logits(hidden), DecodeCache(ancestors, (own, cross, mask))

@@ -58,7 +58,7 @@ class TrainStep:
         """One update from summed gradients; dropped and counted where loss or gradient is not finite."""
         count = jnp.maximum(sums["tokens"], 1)
         gradients = jax.tree.map(lambda g: g / count.astype(g.dtype), gradients)
-        norm = optax.global_norm(gradients)
+        norm = optax.tree.norm(gradients)
         updates, opt_state = self.optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         ema = None if self.ema is None else ema_update(state.ema, params, self.ema, state.step)
