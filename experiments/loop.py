@@ -100,6 +100,7 @@ class Loop:
         self.step, self.evaluator, self.checkpoints = step, evaluator, checkpoints
         self.mesh, self.peak = mesh, peak
         self.larger_is_better = config.training.metric != "loss"
+        self._whole = jax.jit(lambda tree: tree, out_shardings=evaluator.whole)
 
     def run(self, state: TrainState, history: History) -> int:
         """Trains until a limit is reached or a save is asked for; the exit code of the process."""
@@ -135,10 +136,11 @@ class Loop:
                 if evaluate:
                     with watch.pause():
                         self._evaluate(state, step, history)
-                    self._warm(step)
                 if evaluate or (training.checkpoint_every and step % training.checkpoint_every == 0):
                     with watch.pause():
                         self._save(state, step, history)
+                if evaluate:
+                    self._warm(step)
                 if preemption.requested(step):
                     preempted = True
                     break
@@ -271,7 +273,7 @@ class Loop:
         self.metrics.event(step, "finished", minutes=history.seconds / 60, best_step=history.best_step)
 
     def _export(self, params: Params) -> None:
-        whole = jax.jit(lambda tree: tree, out_shardings=self.evaluator.whole)(params)
+        whole = self._whole(params)
         if jax.process_index() == 0:
             write_parameters(self.directory / PARAMETERS, whole)
 
