@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .venv-peers
+# JoeyNMT and its PyTorch have wheels for this Python only.
+PEERS_PYTHON ?= python3.11
 PY := $(VENV)/bin/python
 RUN := runs/demo
 PYTEST_ARGS ?=
@@ -58,12 +60,12 @@ bench-decoding: install bench-peers-env  ## beam search speed
 	$(PY) -m experiments.benchmarks.decoding
 
 bench-data: install  ## reading, tokenising and batching speed
-	$(PY) -m experiments.benchmarks.data_throughput
+	$(PY) -m experiments.benchmarks.data_throughput discourse
 
 bench-peers-env: $(PEERS)/.installed  ## make an environment with the toolkits to compare with
 
 $(PEERS)/.installed: experiments/benchmarks/peers/requirements.txt
-	@$(PEERS)/bin/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip --version > /dev/null 2>&1 || $(PEERS_PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 

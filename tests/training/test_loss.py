@@ -3,8 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from flaxnmt.errors import ConfigError
+from flaxnmt.sharding import make_mesh
 from flaxnmt.training.loss import fused_linear_cross_entropy, label_smoothed_cross_entropy
 
 ROWS, D_MODEL, VOCAB = 24, 8, 37
@@ -160,6 +162,23 @@ def test_vmap_over_examples_equals_single_calls(form):
     batched = jax.vmap(loss)(*stacked)
     single = jax.tree.map(lambda *x: jnp.stack(x), *[loss(*inputs) for inputs in examples])
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), batched, single)
+
+
+def test_fused_rows_sharded_over_devices_give_the_same():
+    hidden, embedding, targets, mask = make_inputs()
+    mesh = make_mesh(data=8)
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    step = jax.jit(
+        jax.value_and_grad(
+            lambda h, e, *labels: fused_linear_cross_entropy(h, e, *labels, 0.1, 8)[0], argnums=(0, 1)
+        )
+    )
+    expected = step(hidden, embedding, targets, mask)
+    whole = jax.device_put(embedding, NamedSharding(mesh, PartitionSpec()))
+    loss, gradients = step(jax.device_put(hidden, rows), whole, *jax.device_put((targets, mask), rows))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), (loss, gradients), expected
+    )
 
 
 def test_rows_must_divide_into_chunks():
