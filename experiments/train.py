@@ -50,6 +50,7 @@ MAY_CHANGE = (
     "training.patience",
     "training.log_every",
     "training.tensorboard",
+    "training.loss_chunk",
     "training.keep_last",
     "training.keep_best",
     "data.workers",
@@ -142,12 +143,15 @@ def train(arguments: Arguments) -> int:
     training = config.training
     schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    objective = translation_objective(model, training.label_smoothing)
+    chunk = training.loss_chunk if mesh.size == 1 else None
+    objective = translation_objective(model, training.label_smoothing, chunk)
     example = jax.numpy.ones((config.data.rows_multiple, 8), jax.numpy.int32)
 
     def init(key):
         return model.init(key, example, example)
 
+    # One device's peak, measured outside of the mesh: inside, every array belongs to all devices.
+    peak = measure_matmul_peak(config.model.dtype) * _units()
     with use_mesh(mesh):
         shapes, shardings = state_shardings(init, optimizer, training.ema is not None, mesh)
         larger = "min" if training.metric == "loss" else "max"
@@ -164,7 +168,6 @@ def train(arguments: Arguments) -> int:
             )
             translator = Translator(model, state.params, corpora.vocabularies, config.decoding, mesh)
             evaluator = Evaluator(objective, translator, corpora, training.evaluate_translations)
-            peak = measure_matmul_peak(config.model.dtype) * _units()
             if first:
                 write_json(directory / RECORD, record(config, mesh, state, corpora, peak))
             history.seconds += time.monotonic() - began

@@ -88,6 +88,8 @@ class TrainingConfig:
     max_minutes: float | None = None
     """Wall minutes of training over all continuations of the run."""
     label_smoothing: float = 0.1
+    loss_chunk: int | None = 1024
+    """On one device, target positions whose logits are in memory at a time; None, or several devices: all."""
     accumulate: int = 1
     """Batches per update."""
     ema: float | None = None

@@ -67,7 +67,7 @@ def make_step(size: Size, batches: Sequence[dict]) -> tuple[int, Callable[[int],
         init = partial(_init, model)
         _, shardings = state_shardings(init, optimizer, False, mesh)
         state = init_state(init, optimizer, False, shardings, seed=1)
-    objective = translation_objective(model, LABEL_SMOOTHING)
+    objective = translation_objective(model, LABEL_SMOOTHING, chunk=1024)
     update = CompiledStep(TrainStep(objective, optimizer, schedule, seed=1), shardings)
 
     def step(index: int) -> float:

@@ -15,11 +15,17 @@ from flaxnmt.config import Config, DataConfig, DecodingConfig, OptimizerConfig, 
 from flaxnmt.models.config import PRESETS
 
 config = Config(
-    model=dataclasses.replace(PRESETS["tiny"], dropout=0.3),
-    data=DataConfig(tokenizer=TokenizerConfig(vocab_size=10000), batch_tokens=4096, buckets=6),
+    model=dataclasses.replace(PRESETS["tiny"], dropout=0.3, attention_dropout=0.0, hidden_dropout=0.0),
+    data=DataConfig(tokenizer=TokenizerConfig(vocab_size=10000), batch_tokens=4096, buckets=6, length_multiple=4),
     optimizer=OptimizerConfig(schedule="inverse_sqrt", learning_rate=5e-3, warmup_steps=2000),
     training=TrainingConfig(
-        max_steps=8000, accumulate=2, evaluate_every=250, keep_last=10, average="last", average_count=10
+        max_steps=8000,
+        accumulate=2,
+        evaluate_every=250,
+        # About an epoch apart, as the recipe's checkpoints are.
+        checkpoint_every=50,
+        average="last",
+        average_count=10,
     ),
     decoding=DecodingConfig(beam_size=5, length_penalty=1.0),
 )

@@ -55,7 +55,7 @@ class Embedding(nn.Module):
         self.sum_dropout = Dropout(self.dropout)
 
     def __call__(
-        self, ids: Int[Array, "B L"], positions: Int[Array, "#B L"], deterministic: bool
+        self, ids: Int[Array, "B L"], positions: Int[Array, "#B #L"], deterministic: bool
     ) -> Float[Array, "B L D"]:
         x = self.tokens.embed(ids)
         if self.positions is not None:

@@ -105,6 +105,10 @@ class Seq2Seq(nn.Module):
         hidden, _ = self.decode(encoded, target, deterministic)
         return self.logits(hidden)
 
+    def output_weights(self) -> Float[Array, "V D"]:
+        """The table whose products with decoder outputs are the logits."""
+        return self.output_table.table
+
     def start(self, source: Int[Array, "B S"], beams: int, max_length: int) -> DecodeCache:
         """The cache before the first symbol: source keys and values, room for `max_length` target positions."""
         encoded, _ = self.encode(source)
