@@ -15,20 +15,27 @@ from flax import linen as nn
 from flaxnmt.typing import Array, Float, PRNGKeyArray, UInt
 
 
+def _lowbias32(bits: UInt[Array, "..."], between: UInt[Array, ""] | int = 0) -> UInt[Array, "..."]:
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
+    bits = (bits ^ (bits >> 15)) + jnp.uint32(between)
+    bits = bits * jnp.uint32(0x846CA68B)
+    return bits ^ (bits >> 16)
+
+
 def hash_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:
     """32 uniform bits for each position of an array of this shape.
 
     The counter is mixed by the multiply-xorshift finaliser "lowbias32" (C. Wellons, hash-prospector, 2018),
-    keyed before and between its two rounds.
+    keyed before and between its two rounds. The key is mixed first, because the words of neighbouring seeds
+    differ by one, and masks under such words would be shifted copies of each other.
     """
+    first = _lowbias32(_lowbias32(key[0]) + key[-1])
+    second = _lowbias32(first + key[0])
     strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
-    bits = key[0]
+    counter = first
     for axis, stride in enumerate(strides):
-        bits = bits + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride & 0xFFFFFFFF)
-    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
-    bits = (bits ^ (bits >> 15)) + key[-1]
-    bits = bits * jnp.uint32(0x846CA68B)
-    return bits ^ (bits >> 16)
+        counter = counter + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride & 0xFFFFFFFF)
+    return _lowbias32(counter, second)
 
 
 def _scaled(x, key, rate):
