@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 from flax import linen as nn
 
 from flaxnmt.typing import PyTree
@@ -48,8 +47,3 @@ class Stack(nn.Module):
         """body(layer) for each layer: a tuple, or stacked on a leading axis if scanned."""
         _, outs = self.run(lambda layer, carry, _: (carry, body(layer)), ())
         return outs
-
-
-def unstack(tree: PyTree, layers: int) -> tuple[PyTree, ...]:
-    """The entries of a tree with a leading axis of layers."""
-    return tuple(jax.tree.map(lambda leaf: leaf[i], tree) for i in range(layers))

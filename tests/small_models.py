@@ -1,0 +1,55 @@
+"""Translation models of a size for tests, and parameters that cost no compilation."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxnmt.models.config import DecoderConfig, EncoderConfig, MultiHead, Seq2SeqConfig
+from flaxnmt.models.seq2seq import Seq2Seq
+from flaxnmt.sharding import unbox
+
+CONFIG = Seq2SeqConfig(
+    d_model=16,
+    encoder=EncoderConfig(layers=2, attention=MultiHead(2), feed_forward=24),
+    decoder=DecoderConfig(layers=2, attention=MultiHead(2), feed_forward=24),
+    max_positions=32,
+)
+VOCAB = 20
+
+
+def small_model(source_vocab: int = VOCAB, target_vocab: int = VOCAB, **changes) -> Seq2Seq:
+    return Seq2Seq(dataclasses.replace(CONFIG, **changes), source_vocab, target_vocab)
+
+
+def parameter_shapes(model: Seq2Seq):
+    """Shapes of the parameters with their logical axes."""
+    ids = jax.ShapeDtypeStruct((1, 4), jnp.int32)
+    return jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]
+
+
+def random_params(model: Seq2Seq, seed: int = 0):
+    """Float64 parameters away from every special value: norms unlike one, biases unlike zero."""
+    rng = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        name = path[-1].key
+        fan = {"scale": 100, "bias": 10, "b_in": 10, "b_out": 10}.get(name, model.config.d_model)
+        return rng.normal(size=leaf.shape) / np.sqrt(fan) + (name == "scale")
+
+    return jax.tree_util.tree_map_with_path(draw, unbox(parameter_shapes(model)))
+
+
+def float32(tree):
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
+
+
+def random_ids(lengths: list[int], width: int, seed: int = 0, vocab: int = VOCAB) -> np.ndarray:
+    """Rows of these lengths that end with eos (3) and are padded with 0 to one width; length 0 is an empty row."""
+    rng = np.random.default_rng(seed)
+    ids = np.zeros((len(lengths), width), np.int32)
+    for row, length in zip(ids, lengths):
+        row[:length] = rng.integers(4, vocab, length)
+        row[max(length - 1, 0) : length] = 3
+    return ids
