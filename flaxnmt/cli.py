@@ -11,8 +11,11 @@ from typing import Annotated, TextIO
 
 import tyro
 
-from flaxnmt.commands import MISTAKE, guarded, quiet
+from flaxnmt.commands import MISTAKE, guarded, parsed, quiet
 from flaxnmt.errors import ConfigError, DataError
+
+BATCHES_A_BLOCK = 16
+"""Lines are sorted by length within as many batches as this."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +57,24 @@ class Translate:
 
     def __call__(self) -> int:
         from flaxnmt import open_run
+        from flaxnmt.data.blocks import read_blocks
         from flaxnmt.data.readers import read_source
         from flaxnmt.translation import Sampling
 
-        translator = open_run(self.run).translator
-        sampling = Sampling(self.temperature, self.top_k, self.top_p, self.seed) if self.sample else None
         prefixes = list(read_source(self.prefix)) if self.prefix else None
-        lines = read_source(self.input or sys.stdin)
+        run = open_run(self.run)
+        block = BATCHES_A_BLOCK * (self.batch_size or run.config.decoding.batch_size)
+        blocks = read_blocks(self.input or sys.stdin, max(block, 1))
+        sampling = Sampling(self.temperature, self.top_k, self.top_p, self.seed) if self.sample else None
         options = dict(
-            beam_size=self.beam_size, length_penalty=self.length_penalty, n_best=self.n_best or 1,
+            beam_size=self.beam_size, length_penalty=self.length_penalty, batch_size=self.batch_size,
+            n_best=1 if self.n_best is None else self.n_best,
             min_length=self.min_length, max_length=self.max_length, sampling=sampling,
         )  # fmt: skip
         if prefixes is not None:
-            lines = list(lines)
-            results = iter(translator.hypotheses(lines, batch_size=self.batch_size, prefixes=prefixes, **options))
-        else:
-            results = translator.stream(lines, self.batch_size, **options)
+            blocks = [[line for block in blocks for line in block]]
+            options["prefixes"] = prefixes
+        results = run.translator.stream(blocks, **options)
         with _writer(self.output) as out:
             for number, hypotheses in enumerate(results, start=1):
                 if self.n_best is None:
@@ -109,8 +114,9 @@ class Score:
 
         source, target = list(read_source(self.source)), list(read_source(self.target))
         _same_length(self.source, source, self.target, target)
+        scores = open_run(self.run).translator.score(source, target, self.batch_size)
         with _writer(self.output) as out:
-            for found in open_run(self.run).translator.score(source, target, self.batch_size):
+            for found in scores:
                 divisor = length_penalties(len(found.tokens), self.length_penalty or 0.0)
                 line = f"{found.log_prob / divisor:.4f}"
                 if self.tokens:
@@ -191,16 +197,28 @@ class CheckData:
 
 def main() -> None:
     """Entry point of the `flaxnmt` command."""
-    commands = {"translate": Translate, "score": Score, "evaluate": Evaluate, "check-data": CheckData}
-    command = tyro.extras.subcommand_cli_from_dict(
-        commands, prog="flaxnmt", description="Neural machine translation in JAX and Flax."
-    )
-    sys.exit(guarded(lambda: _run(command), command.debug))
+    argv = sys.argv[1:]
+    sys.exit(guarded(lambda: run(argv), debug="--debug" in argv))
 
 
-def _run(command) -> int:
+def run(argv: list[str]) -> int:
+    """Runs one command line; its exit code.
+
+    Raises:
+      UserError: for whatever the user can correct.
+    """
     from flaxnmt.runtime import keep_freed_memory
 
+    def read():
+        return tyro.extras.subcommand_cli_from_dict(
+            {"translate": Translate, "score": Score, "evaluate": Evaluate, "check-data": CheckData},
+            prog="flaxnmt",
+            description="Neural machine translation in JAX and Flax.",
+            args=argv,
+            config=(tyro.conf.DisallowNone, tyro.conf.FlagCreatePairsOff),
+        )
+
+    command = parsed(read, argv)
     quiet()
     keep_freed_memory()
     return command()
@@ -210,7 +228,11 @@ def _run(command) -> int:
 def _writer(path: Path | None) -> Iterator[TextIO]:
     """A UTF-8 file, or standard output whatever the locale."""
     if path is None:
-        yield io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", write_through=True)
+        out = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", write_through=True)
+        try:
+            yield out
+        finally:
+            out.detach()
         return
     try:
         file = path.open("w", encoding="utf-8")

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import jax
@@ -102,12 +101,12 @@ class Translator:
         """The best translation of each line; a blank line stays blank. Options as in `hypotheses`."""
         return [outputs[0].text for outputs in self.hypotheses(lines, **options)]
 
-    def stream(self, lines: Iterable[str], batch_size: int | None = None, **options) -> Iterator[list[Hypothesis]]:
-        """`hypotheses` of a stream that may be longer than memory, sixteen batches at a time."""
-        rows = batch_size or self.decoding.batch_size
-        lines = iter(lines)
-        while block := list(islice(lines, 16 * rows)):
-            yield from self.hypotheses(block, batch_size=rows, **options)
+    def stream(self, blocks: Iterable[Sequence[str]], **options) -> Iterator[list[Hypothesis]]:
+        """`hypotheses` of lines that come in blocks, each as soon as its block is there; of any number of lines."""
+        first_line = 1
+        for block in blocks:
+            yield from self.hypotheses(block, first_line=first_line, **options)
+            first_line += len(block)
 
     def hypotheses(
         self,
@@ -121,6 +120,7 @@ class Translator:
         max_length: int | None = None,
         prefixes: Sequence[str] | None = None,
         sampling: Sampling | None = None,
+        first_line: int = 1,
     ) -> list[list[Hypothesis]]:
         """Up to `n_best` outputs a line, best first (or as drawn, with `sampling`).
 
@@ -133,9 +133,14 @@ class Translator:
           n_best: outputs a line, at most the beam size.
           batch_size: lines decoded together.
           min_length: fewest tokens of an output, end symbol included.
-          max_length: most tokens of an output, end symbol included; by default it follows the source length.
+          max_length: most tokens of an output, end symbol included; by default it follows the source length,
+            and a prefix comes on top.
           prefixes: what the translation of each line must begin with.
           sampling: draw `n_best` samples in place of searching.
+          first_line: number of the first line in its input, by which samples are drawn and warnings name a line.
+
+        Raises:
+          ConfigError: for an option out of its range.
         """
         decoding = self.decoding
         beam_size = decoding.beam_size if beam_size is None else beam_size
@@ -148,20 +153,22 @@ class Translator:
         filled = [i for i, line in enumerate(lines) if line.strip()]
         sources = TokenArray.from_lists(self.vocabularies.source.encode([lines[i] for i in filled]))
         starts = self.vocabularies.target.encode([prefixes[i] for i in filled]) if prefixes else None
-        batches = EvaluationBatches(sources, None, square_plan(self._rows(len(filled), batch_size)))
+        numbers = np.asarray(filled, np.int64) + first_line
+        batches = EvaluationBatches(sources, None, square_plan(self._rows(len(filled), batch_size)), numbers)
         outputs = []
         for index in range(len(batches)):
             shape, members = batches.shape(index), batches.indices(index)
-            longest = int(decoding.max_length_factor * shape.source) + decoding.max_length_extra
+            prefix, given = self._prefix(starts, members, max_length)
+            longest = int(decoding.max_length_factor * shape.source) + decoding.max_length_extra + prefix.shape[1]
             longest = longest if max_length is None else max_length
             cut = (sources.lengths[members] * decoding.max_length_factor).astype(np.int32) + decoding.max_length_extra
-            limits = np.where(members >= 0, np.minimum(cut, longest) if max_length is None else longest, 0)
+            limits = np.where(members >= 0, np.minimum(cut + given, longest) if max_length is None else longest, 0)
             batch = {
                 "source": batches.batch(index)["source"],
                 "max_lengths": limits.astype(np.int32),
                 "min_lengths": np.full(len(members), shortest, np.int32),
-                "rows": np.where(members >= 0, np.asarray(filled)[members], 0).astype(np.int32),
-                "prefix": self._prefix(starts, members, longest),
+                "rows": np.where(members >= 0, numbers[members], 0).astype(np.int32),
+                "prefix": prefix,
             }
             with self._on_mesh():
                 batch = self._placed(batch)
@@ -228,19 +235,21 @@ class Translator:
 
     def _rows(self, lines: int, batch_size: int | None) -> int:
         """Rows of a batch: the batch size, or the power of two that holds fewer lines."""
-        rows = batch_size or self.decoding.batch_size
+        rows = self.decoding.batch_size if batch_size is None else batch_size
+        if rows < 1:
+            raise ConfigError(f"a batch size of {rows}: it must be at least 1")
         return min(rows, 1 << max(lines - 1, 0).bit_length())
 
     @staticmethod
-    def _prefix(starts, members, longest) -> np.ndarray:
+    def _prefix(starts, members, max_length) -> tuple[np.ndarray, np.ndarray]:
+        """Forced ids of the rows of a batch, padded to one width for all batches, and how many each row has."""
         if starts is None:
-            return np.zeros((len(members), 0), np.int32)
-        width = min(longest, max([len(ids) for ids in starts] + [1]))
-        prefix = np.zeros((len(members), width), np.int32)
-        for row, member in enumerate(members):
-            ids = starts[member][:width] if member >= 0 else []
-            prefix[row, : len(ids)] = ids
-        return prefix
+            return np.zeros((len(members), 0), np.int32), np.zeros(len(members), np.int32)
+        prefixes = TokenArray.from_lists(ids[:max_length] for ids in starts)
+        width = max(int(prefixes.lengths.max()) - 1, 1)
+        given = np.where(members >= 0, prefixes.lengths[members] - 1, 0)
+        ids = prefixes.padded(members, width + 1)[:, :width]
+        return np.where(np.arange(width) < given[:, None], ids, 0).astype(np.int32), given
 
     def _on_mesh(self):
         return use_mesh(self.mesh) if self.mesh is not None else contextlib.nullcontext()

@@ -161,10 +161,13 @@ class TrainBatches:
 class EvaluationBatches:
     """All sentences once, near ones in length together, nothing dropped.
 
-    Sentences that exceed the last shape of the plan are cut there, with a warning; see `buckets.extend`.
+    Sentences that exceed the last shape of the plan are cut there, with a warning that names the first by its
+    line number; see `buckets.extend`.
     """
 
-    def __init__(self, source: TokenArray, target: TokenArray | None, plan: BucketPlan):
+    def __init__(
+        self, source: TokenArray, target: TokenArray | None, plan: BucketPlan, line_numbers: Sequence[int] | None = None
+    ):
         self.source, self.target, self.plan = source, target, plan
         last = plan.buckets[-1]
         lengths = [np.minimum(source.lengths, last.source)]
@@ -173,9 +176,11 @@ class EvaluationBatches:
             lengths.append(np.minimum(target.lengths, last.target))
             over = over | (target.lengths > last.target)
         if over.any():
+            first = int(over.argmax())
             log.warning(
                 "%d of %d lines exceed %d source or %d target tokens and are cut there; the first is line %d",
-                *(over.sum(), len(source), last.source, last.target, over.argmax() + 1),
+                *(over.sum(), len(source), last.source, last.target),
+                first + 1 if line_numbers is None else line_numbers[first],
             )
         buckets = assign(plan, *lengths)
         order = np.lexsort((lengths[-1], lengths[0], buckets))

@@ -1,0 +1,74 @@
+"""Lines of a stream in blocks: as many as are there, so that nobody waits for lines that are not written yet."""
+
+import io
+import os
+import select
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from flaxnmt.data.files import decode
+from flaxnmt.data.readers import read_source
+from flaxnmt.errors import DataError
+
+PATIENCE = 0.1
+"""Seconds after a line in which the next one still joins its block."""
+
+
+def read_blocks(source: str | Path | BinaryIO | TextIO, size: int, patience: float = PATIENCE) -> Iterator[list[str]]:
+    """The lines of a file or stream (see `read_source`) in lists of at most `size`.
+
+    From a pipe or a terminal a block ends early when the next line takes longer than `patience` seconds: a
+    line that is typed comes at once and alone, a file in full blocks. Lines before a bad one are handed out
+    before its DataError is raised.
+    """
+    try:
+        descriptor = source.fileno()
+    except (AttributeError, io.UnsupportedOperation):
+        return _blocks(read_source(source), size)
+    return _blocks(_decoded(_arriving(descriptor, patience), str(getattr(source, "name", "input"))), size)
+
+
+def _blocks(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
+    """None among the lines ends a block."""
+    block: list[str] = []
+    try:
+        for line in lines:
+            if line is not None:
+                block.append(line)
+            if block and (line is None or len(block) == size):
+                yield block
+                block = []
+    except DataError:
+        if block:
+            yield block
+        raise
+    if block:
+        yield block
+
+
+def _arriving(descriptor: int, patience: float) -> Iterator[bytes | None]:
+    """Lines without their ends, and None where nothing more came for a while."""
+    # Not the buffered stream, which may hold lines that `select` does not see.
+    rest = b""
+    while True:
+        if not select.select([descriptor], [], [], patience)[0]:
+            yield None
+        chunk = os.read(descriptor, 1 << 16)
+        if not chunk:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _decoded(lines: Iterable[bytes | None], name: str) -> Iterator[str | None]:
+    number, offset = 0, 0
+    for raw in lines:
+        if raw is None:
+            yield None
+            continue
+        number += 1
+        yield from decode(raw, name, number, offset)
+        offset += len(raw) + 1
