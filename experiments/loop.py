@@ -101,6 +101,7 @@ class Loop:
         self.mesh, self.peak = mesh, peak
         self.larger_is_better = config.training.metric != "loss"
         self._whole = jax.jit(lambda tree: tree, out_shardings=evaluator.whole)
+        self.scored: tuple[int | None, float | None] = (None, None)
 
     def run(self, state: TrainState, history: History) -> int:
         """Trains until a limit is reached or a save is asked for; the exit code of the process."""
@@ -227,7 +228,7 @@ class Loop:
         metric = row[self.config.training.metric]
         score = metric["score"] if isinstance(metric, dict) else metric
         best = history.note(score, step, self.larger_is_better)
-        self.score = score
+        self.scored = (step, score)
         self._show(self.metrics.flush())
         self.metrics.write(step, "dev", row)
         if jax.process_index() == 0 and outputs:
@@ -249,8 +250,8 @@ class Loop:
     def _save(self, state: TrainState, step: int, history: History, wait: bool = False) -> None:
         rest = {"opt_state": state.opt_state, "ema": state.ema, "bad": state.bad, "step": state.step}
         progress = vars(history) | {"step": step}
-        score = self.score if step and step % self.config.training.evaluate_every == 0 else None
-        self.checkpoints.save(step, state.params, rest, progress, metric=score, wait=wait)
+        scored, score = self.scored
+        self.checkpoints.save(step, state.params, rest, progress, metric=score if scored == step else None, wait=wait)
 
     def _finish(self, state: TrainState, step: int, history: History) -> None:
         """Averages, exports, scores the test set, and writes the last rows."""

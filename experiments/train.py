@@ -9,6 +9,7 @@ because it was asked to stop (SIGTERM or Ctrl-C): start it again.
 import dataclasses
 import logging
 import platform
+import shutil
 import sys
 import time
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from flaxnmt.commands import guarded, quiet
 from flaxnmt.config import Config
 from flaxnmt.config_io import differences
 from flaxnmt.errors import ConfigError, RunError
-from flaxnmt.run import CONFIG, RECORD, make_model, read_config, save_config, write_json
+from flaxnmt.run import CONFIG, RECORD, TOKENIZER, make_model, read_config, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import make_mesh, owned_rows, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
@@ -135,10 +136,12 @@ def train(arguments: Arguments) -> int:
     owned_rows(config.data.rows_multiple, mesh)
     began = time.monotonic()
     first = jax.process_index() == 0
-    if first:
-        directory.mkdir(parents=True, exist_ok=True)
-        save_config(directory, config)
+    if first and not (directory / CONFIG).exists():
+        # Left by a start that failed over its data, perhaps with other settings.
+        shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
     corpora = prepare(config.data, directory, config.training.seed)
+    if first:
+        save_config(directory, config)
     model = make_model(config, corpora.vocabularies)
     training = config.training
     schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)

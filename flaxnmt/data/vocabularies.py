@@ -79,8 +79,11 @@ def build_tokenizers(
     if config.shared:
         if source and target and source != target:
             raise ConfigError(f"{paths[0]} and {paths[1]} differ: set tokenizer.shared to false, or name one")
-        texts = (text for document in documents for pair in document for text in pair[:2] if text)
-        tokenizer = source or target or _trained("shared", config, texts, symbols)
+        tokenizer = source or target
+        if tokenizer is None:
+            texts = (text for document in documents for pair in document for text in pair[:2] if text)
+            # Read before training starts, so that a defect of the text is not blamed on the vocabulary.
+            tokenizer = _trained("shared", config, sample(texts, MAX_SENTENCES), symbols)
         return Vocabularies(tokenizer, tokenizer)
     if source and target:
         return Vocabularies(source, target)
