@@ -5,7 +5,7 @@ import functools
 import jax.numpy as jnp
 from flax import struct
 
-from flaxnmt.typing import Array, Bool, Float, Int
+from flaxnmt.typing import Array, Bool, Float, Int, PyTree
 
 
 @struct.dataclass
@@ -57,10 +57,11 @@ class Aux:
     """What a block reports beside its output.
 
     Attributes:
-      maps: attention weights [B, H, Q, L] by the name of the sub-layer; empty unless captured.
+      maps: by the name of the stack what its layers captured, attention weights [B, H, Q, L] or tuples of them: a
+        tuple with an entry a layer, or, if scanned, stacked on a leading axis. Empty unless captured.
     """
 
-    maps: dict[str, Float[Array, "B H Q L"]] = struct.field(default_factory=dict)
+    maps: dict[str, PyTree] = struct.field(default_factory=dict)
 
 
 def positions_of(shape: tuple[int, int]) -> Int[Array, "1 length"]:

@@ -1,0 +1,78 @@
+"""One position at a time over a cache equals all positions at once. Tolerance of float32 logits: 5e-5."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import VOCAB, float32, random_ids, random_params, small_model
+
+from flaxnmt.models.seq2seq import BOS
+
+BEAMS, LENGTH = 2, 6
+SOURCE = jnp.asarray(random_ids([5, 3], 5, seed=1))
+HYPOTHESES = jnp.asarray(random_ids([LENGTH] * 4, LENGTH, seed=2)).reshape(2, BEAMS, LENGTH)
+
+
+def full_logits(model, params):
+    """[B, K, T, V]: each hypothesis as a row of its own."""
+    source = jnp.repeat(SOURCE, BEAMS, axis=0)
+    logits = jax.jit(model.apply)(params, source, HYPOTHESES.reshape(-1, LENGTH))
+    return logits.reshape(*HYPOTHESES.shape, -1)
+
+
+def stepped_logits(model, params, room=LENGTH):
+    cache = model.apply(params, SOURCE, BEAMS, room, method="start")
+    step = jax.jit(lambda cache, tokens, position: model.apply(params, cache, tokens, position, method="step"))
+    tokens, steps = jnp.full((2, BEAMS), BOS), []
+    structure = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), cache)
+    for t in range(LENGTH):
+        logits, cache = step(cache, tokens, jnp.int32(t))
+        assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), cache) == structure
+        steps.append(logits)
+        tokens = HYPOTHESES[:, :, t]
+    return jnp.stack(steps, axis=2)
+
+
+@pytest.mark.parametrize(
+    "norm, positions, tie, scan",
+    [
+        ("pre", "sinusoidal", "all", False),
+        ("pre", "learned", "target", True),
+        ("post", "sinusoidal", "none", True),
+        ("post", "none", "target", False),
+        ("pre", "none", "none", True),
+        ("post", "learned", "all", False),
+    ],
+)
+def test_steps_over_a_cache_equal_the_full_forward_pass(norm, positions, tie, scan):
+    vocabularies = (VOCAB, VOCAB) if tie == "all" else (VOCAB + 3, VOCAB)
+    model = small_model(*vocabularies, norm=norm, positions=positions, tie=tie, scan=scan)
+    params = {"params": float32(random_params(model))}
+    logits = stepped_logits(model, params)
+    assert logits.dtype == jnp.float32
+    np.testing.assert_allclose(logits, full_logits(model, params), atol=5e-5)
+
+
+def test_room_that_is_not_used_changes_nothing():
+    model = small_model()
+    params = {"params": float32(random_params(model))}
+    np.testing.assert_allclose(stepped_logits(model, params, room=11), stepped_logits(model, params), atol=5e-5)
+
+
+def test_bfloat16_caches_are_half_as_large_and_close():
+    model = small_model(compute_dtype="bfloat16")
+    params = {"params": float32(random_params(model))}
+    cache = jax.eval_shape(lambda: model.apply(params, SOURCE, BEAMS, LENGTH, method="start"))
+    assert {leaf.dtype for leaf in jax.tree.leaves(cache.shared[:2])} == {jnp.dtype("bfloat16")}
+    stepped, full = stepped_logits(model, params), full_logits(model, params)
+    assert stepped.dtype == jnp.float32
+    # Both paths round to 8 bits in every product, in another order.
+    np.testing.assert_allclose(stepped, full, atol=0.03 * np.abs(full).max())
+
+
+def test_source_keys_are_not_tiled_over_the_beam():
+    model = small_model()
+    params = {"params": float32(random_params(model))}
+    cache = jax.eval_shape(lambda: model.apply(params, SOURCE, 7, LENGTH, method="start"))
+    own, cross, _ = cache.shared
+    assert own[0].key.shape == (2, 2, LENGTH * 7, 8) and cross[0].key.shape == (2, 2, SOURCE.shape[1], 8)
