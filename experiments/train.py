@@ -137,11 +137,9 @@ def train(arguments: Arguments) -> int:
     began = time.monotonic()
     first = jax.process_index() == 0
     if first and not (directory / CONFIG).exists():
-        # Left by a start that failed over its data, perhaps with other settings.
+        # Left by a start that failed before the first update, perhaps with other settings.
         shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
     corpora = prepare(config.data, directory, config.training.seed)
-    if first:
-        save_config(directory, config)
     model = make_model(config, corpora.vocabularies)
     training = config.training
     schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
@@ -172,6 +170,7 @@ def train(arguments: Arguments) -> int:
             translator = Translator(model, state.params, corpora.vocabularies, config.decoding, mesh)
             evaluator = Evaluator(objective, translator, corpora, training.evaluate_translations)
             if first:
+                save_config(directory, config)
                 write_json(directory / RECORD, record(config, mesh, state, corpora, peak))
             history.seconds += time.monotonic() - began
             code = Loop(config, directory, corpora, step, evaluator, checkpoints, mesh, peak).run(state, history)

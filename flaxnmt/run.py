@@ -22,7 +22,7 @@ import numpy as np
 from flaxnmt.config import Config
 from flaxnmt.config_io import from_dict, to_dict
 from flaxnmt.data.vocabularies import Vocabularies
-from flaxnmt.errors import RunError
+from flaxnmt.errors import ConfigError, RunError
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.metrics import read_metrics
@@ -56,8 +56,20 @@ def read_config(directory: Path) -> Config:
 
 
 def make_model(config: Config, vocabularies: Vocabularies) -> Seq2Seq:
-    """The module that a configuration describes, for these vocabularies."""
-    return Seq2Seq(config.model, vocabularies.source.vocab_size, vocabularies.target.vocab_size)
+    """The module that a configuration describes, for these vocabularies.
+
+    Raises:
+      ConfigError: if the heads of an attention do not divide the model dimension, or vocabularies differ and
+        embeddings are tied.
+    """
+    model, sizes = config.model, (vocabularies.source.vocab_size, vocabularies.target.vocab_size)
+    for name, part in (("encoder", model.encoder), ("decoder", model.decoder)):
+        if model.d_model % part.attention.heads:
+            heads = part.attention.heads
+            raise ConfigError(f"{heads} heads do not divide d_model {model.d_model}: change --model.{name}.attention.heads")
+    if model.tie == "all" and not vocabularies.shared:
+        raise ConfigError("--model.tie all needs one vocabulary: give --model.tie target, or a shared tokenizer")
+    return Seq2Seq(model, *sizes)
 
 
 class Run:
