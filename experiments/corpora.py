@@ -1,11 +1,12 @@
 """The corpora of a run: vocabularies, tokenised training and development sets, raw text to score against."""
 
-import logging
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from flaxnmt.config import DataConfig
@@ -15,10 +16,8 @@ from flaxnmt.data.documents import Document
 from flaxnmt.data.readers import read
 from flaxnmt.data.shards import TokenArray, TokenCorpus, file_stamp, tokenize_corpus
 from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
-from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.errors import ConfigError, DataError, RunError, UserError
 from flaxnmt.run import TOKENIZER
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,7 @@ def prepare(config: DataConfig, directory: Path, seed: int) -> Corpora:
     for name in ("train", "dev"):
         if not getattr(config, name):
             raise ConfigError(f"no --{name} corpus: give two parallel files, a document file, tfds:NAME or discourse")
-    first = jax.process_index() == 0
-    if first:
-        _make(config, directory)
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("corpora are made")
+    _make_once(config, directory)
     vocabularies = Vocabularies.load(directory / TOKENIZER)
     corpus = TokenCorpus.open(directory / "data" / "train")
     plan = plan_buckets(
@@ -88,16 +83,30 @@ def prepare(config: DataConfig, directory: Path, seed: int) -> Corpora:
     longest = max(plan.max_length, 1024)
     dev_batches = EvaluationBatches(source, target, extend(plan, longest, rows_multiple=config.rows_multiple))
     test = TextPairs.of(list(read(*config.test, paragraphs=config.paragraphs))) if config.test else None
-    if first:
-        log.info("training pairs: %d in %d batches an epoch, %s; skipped: %s", batches.pairs, len(batches), plan, batches.skipped)
     return Corpora(vocabularies, batches, dev, dev_batches, test)
+
+
+def _make_once(config: DataConfig, directory: Path) -> None:
+    """`_make` in the first process; the others wait, and fail where it fails."""
+    failure = None
+    if jax.process_index() == 0:
+        try:
+            _make(config, directory)
+        except UserError as error:
+            failure = error
+    if jax.process_count() > 1:
+        failed = bool(multihost_utils.broadcast_one_to_all(np.asarray(failure is not None)))
+        if failed and failure is None:
+            failure = DataError("the first process could not prepare the data; its own message says why")
+    if failure is not None:
+        raise failure
 
 
 def _make(config: DataConfig, directory: Path) -> None:
     documents = partial(read, *config.train, paragraphs=config.paragraphs)
     try:
         vocabularies = Vocabularies.load(directory / TOKENIZER)
-    except Exception:
+    except RunError:
         vocabularies = build_tokenizers(config.tokenizer, documents())
         vocabularies.save(directory / TOKENIZER)
     stamps = [file_stamp(path) if Path(path).exists() else path for path in config.train]
@@ -109,4 +118,5 @@ def _make(config: DataConfig, directory: Path) -> None:
         vocab_size=max(vocabularies.source.vocab_size, vocabularies.target.vocab_size),
         fingerprint={"tokenizer": vocabularies.hash, "files": stamps, "paragraphs": config.paragraphs},
         workers=config.workers,
+        progress=sys.stderr.isatty(),
     )

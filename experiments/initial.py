@@ -21,7 +21,7 @@ def initial_params(state: TrainState, run: Path, shardings: TrainState) -> Train
     Raises:
       RunError: if a shape differs or no name agrees.
     """
-    found = {name: value for name, value in named_leaves(read_parameters(run / PARAMETERS)).items()}
+    found = named_leaves(read_parameters(run / PARAMETERS))
     fresh = named_leaves(state.params)
     shared = [name for name in fresh if name in found]
     differ = [f"{name} {found[name].shape} -> {fresh[name].shape}" for name in shared if found[name].shape != fresh[name].shape]

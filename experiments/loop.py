@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -9,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
@@ -22,7 +22,7 @@ from flaxnmt.models.flops import forward_flops
 from flaxnmt.run import PARAMETERS
 from flaxnmt.sharding import owned_rows, put_batch
 from flaxnmt.training.checkpoints import Checkpoints
-from flaxnmt.training.export import write_parameters
+from flaxnmt.training.export import read_parameters, write_parameters
 from flaxnmt.training.meters import CompilationCounter, Stopwatch, rates
 from flaxnmt.training.metrics import MetricsWriter
 from flaxnmt.training.preemption import PREEMPTED, Preemption
@@ -45,15 +45,22 @@ class History:
     best: float | None = None
     best_step: int = 0
     evaluations_since_best: int = 0
+    evaluated: int | None = None
 
     def note(self, score: float, step: int, larger_is_better: bool) -> bool:
         """Takes in a development score; whether it is the best so far."""
-        better = self.best is None or (score > self.best if larger_is_better else score < self.best)
+        none = self.best is None or math.isnan(self.best)
+        better = none or (score > self.best if larger_is_better else score < self.best)
+        self.evaluated = step
         if better:
             self.best, self.best_step, self.evaluations_since_best = score, step, 0
         else:
             self.evaluations_since_best += 1
         return better
+
+    def describe(self, metric: str) -> str:
+        """The best score and its step; nothing before the first evaluation."""
+        return "" if self.best is None else f"{metric} {self.best:.2f} at step {self.best_step}"
 
 
 @dataclass
@@ -65,8 +72,9 @@ class Interval:
     slots: int = 0
     flops: int = 0
 
-    def add(self, metrics: dict, batches: list[dict]) -> None:
+    def add(self, metrics: dict, batches: list[dict], flops: int) -> None:
         self.metrics.append(metrics)
+        self.flops += flops
         self.tokens += sum(int(np.count_nonzero(ids)) for batch in batches for ids in batch.values())
         self.slots += sum(ids.size for batch in batches for ids in batch.values())
 
@@ -105,58 +113,63 @@ class Loop:
 
     def run(self, state: TrainState, history: History) -> int:
         """Trains until a limit is reached or a save is asked for; the exit code of the process."""
-        training, start = self.config.training, int(state.step)
+        start = int(state.step)
         self.started = time.monotonic() - history.seconds
-        batches = self._batches(start * training.accumulate)
-        watch, interval = Stopwatch(), Interval()
-        late: deque = deque()
-        total, budget = self._last_step(), training.max_minutes
+        budget = self.config.training.max_minutes
         left = None if budget is None else max(budget * 60 - history.seconds, 0.0)
+        self.total = self._last_step()
         with (
-            CompilationCounter() as self.compilations,
-            Preemption() as preemption,
-            MetricsWriter(self.directory, training.tensorboard, resume_step=start) as self.metrics,
-            Progress(total, start, left, show=jax.process_index() == 0) as self.progress,
+            MetricsWriter(self.directory, self.config.training.tensorboard, resume_step=start) as self.metrics,
+            Progress(self.total, start, left, show=jax.process_index() == 0) as self.progress,
         ):
             self.metrics.event(start, "started", seconds=history.seconds)
-            step, preempted = start, False
-            while not self._finished(step, total, history):
-                local = list(itertools.islice(batches, training.accumulate))
-                state, metrics = self.step(state, [put_batch(batch, self.mesh) for batch in local])
-                step += 1
-                interval.add(metrics, local)
-                interval.flops += 3 * sum(self._flops(batch) for batch in local)
-                late.append(metrics["bad_in_a_row"])
-                if len(late) > LAG:
-                    self._stop_if_diverged(step - LAG, int(late.popleft()))
-                if step % training.log_every == 0 or step == total:
-                    self._show(self.metrics.write_later(step, *self._row(interval, watch.lap(), history)))
-                    interval = Interval()
-                history.seconds = time.monotonic() - self.started
-                evaluate = step % training.evaluate_every == 0
-                if evaluate:
-                    with watch.pause():
-                        self._evaluate(state, step, history)
-                if evaluate or (training.checkpoint_every and step % training.checkpoint_every == 0):
-                    with watch.pause():
-                        self._save(state, step, history)
-                if evaluate:
-                    self._warm(step)
-                if preemption.requested(step):
-                    preempted = True
-                    break
-            for offset, value in enumerate(late):
-                self._stop_if_diverged(step - len(late) + offset + 1, int(value))
-            if not preempted and (history.best is None or step % training.evaluate_every):
-                self._evaluate(state, step, history)
-            history.seconds = time.monotonic() - self.started
-            self._save(state, step, history, wait=True)
+            with CompilationCounter() as self.compilations, Preemption() as preemption:
+                state, step, preempted = self._train(state, start, history, preemption)
             if preempted:
+                self._save(state, step, history, wait=True)
                 self.metrics.event(step, "preempted")
                 self.progress.say(f"asked to stop: saved at step {step}; the same command continues")
                 return PREEMPTED
+            if history.evaluated != step:
+                self._evaluate(state, step, history)
+            self._save(state, step, history, wait=True)
             self._finish(state, step, history)
         return 0
+
+    def _train(
+        self, state: TrainState, start: int, history: History, preemption: Preemption
+    ) -> tuple[TrainState, int, bool]:
+        """State and step where the updates end, and whether that is because a save is asked for."""
+        training, step = self.config.training, start
+        batches = self._batches(start * training.accumulate)
+        watch, interval = Stopwatch(), Interval()
+        late: deque = deque()
+        preempted, done = False, self._finished(step, history)
+        while not (done or preempted):
+            local = list(itertools.islice(batches, training.accumulate))
+            state, metrics = self.step(state, [put_batch(batch, self.mesh) for batch in local])
+            step += 1
+            interval.add(metrics, local, 3 * sum(self._flops(batch) for batch in local))
+            late.append(metrics["bad_in_a_row"])
+            if len(late) > LAG:
+                self._stop_if_diverged(step - LAG, int(late.popleft()))
+            done = self._finished(step, history)
+            preempted = preemption.requested(step)
+            if step % training.log_every == 0 or done or preempted:
+                self._show(self.metrics.write_later(step, *self._row(interval, watch.lap())))
+                interval = Interval()
+            evaluate = step % training.evaluate_every == 0 or done
+            with watch.pause():
+                if evaluate:
+                    self._evaluate(state, step, history)
+                    done = done or self._finished(step, history)
+                if evaluate or (training.checkpoint_every and step % training.checkpoint_every == 0):
+                    self._save(state, step, history)
+                if evaluate:
+                    self._warm(state, step - start)
+        for offset, value in enumerate(late):
+            self._stop_if_diverged(step - len(late) + offset + 1, int(value))
+        return state, step, preempted
 
     def _batches(self, start: int) -> Iterator[dict]:
         return self.corpora.train.iterate(start, rows=lambda rows: owned_rows(rows, self.mesh))
@@ -169,15 +182,19 @@ class Loop:
         limits = [limit for limit in (training.max_steps, by_epochs) if limit is not None]
         return min(limits, default=None)
 
-    def _finished(self, step: int, total: int | None, history: History) -> bool:
+    def _seconds(self) -> float:
+        """Wall seconds of the run so far, those of earlier processes up to their last checkpoint included."""
+        return time.monotonic() - self.started
+
+    def _finished(self, step: int, history: History) -> bool:
         training = self.config.training
-        if total is not None and step >= total:
+        if self.total is not None and step >= self.total:
             return True
         if training.patience is not None and history.evaluations_since_best >= training.patience:
             return True
         if training.max_minutes is None:
             return False
-        over = time.monotonic() - self.started >= training.max_minutes * 60
+        over = self._seconds() >= training.max_minutes * 60
         if jax.process_count() > 1:
             # Clocks differ, and all processes must leave after the same update.
             over = bool(multihost_utils.broadcast_one_to_all(np.asarray(over)))
@@ -189,11 +206,12 @@ class Loop:
         vocab = self.corpora.vocabularies.target.vocab_size
         return forward_flops(self.config.model, vocab, rows, batch["source"].shape[1], target)
 
-    def _row(self, interval: Interval, seconds: float, history: History):
+    def _row(self, interval: Interval, seconds: float):
         """Values and the function that turns them, once they are there, into a row of metrics."""
-        compilations = {
+        known = {
             "compilations": self.compilations.total,
             "compilations_after_warmup": len(self.compilations.late),
+            "minutes": self._seconds() / 60,
         }
 
         def derive(values: dict) -> dict:
@@ -205,7 +223,7 @@ class Loop:
             }  # fmt: skip
             last = {name: steps[-1][name] for name in ("learning_rate", "bad_steps")}
             speed = rates(seconds, len(steps), tokens, interval.tokens, interval.slots, interval.flops, self.peak)
-            return means | last | speed | compilations | {"minutes": history.seconds / 60}
+            return means | last | speed | known
 
         return {"metrics": interval.metrics}, "train", derive
 
@@ -216,6 +234,7 @@ class Loop:
 
     def _stop_if_diverged(self, step: int, in_a_row: int) -> None:
         if in_a_row >= self.config.training.max_bad_steps:
+            self.metrics.event(step, "diverged")
             raise RunError(
                 f"the loss was not finite in {in_a_row} updates in a row, up to step {step}, and none of them was "
                 "applied: lower --optimizer.learning-rate or --optimizer.factor, or set --optimizer.clip-norm 1.0"
@@ -233,15 +252,14 @@ class Loop:
         self.metrics.write(step, "dev", row)
         if jax.process_index() == 0 and outputs:
             (self.directory / "dev.txt").write_text("".join(f"{line}\n" for line in outputs), encoding="utf-8")
-        shown = [f"perplexity {row['perplexity']:.3f}"]
-        shown += [f"{name} {row[name]['score']:.2f}" for name in ("bleu", "chrf") if name in row]
-        self.progress.say(f"step {step} · dev {' · '.join(shown)}{' · best so far' if best else ''}")
-        if best and self.config.training.average == "none":
+        self.progress.say(f"step {step} · dev {brief(row)}{' · best so far' if best else ''}")
+        if best:
             self._export(self._evaluated(state))
 
-    def _warm(self, step: int) -> None:
-        # Every training shape occurs within an epoch, and translation has met its shapes by then too.
-        if step * self.config.training.accumulate >= len(self.corpora.train):
+    def _warm(self, state: TrainState, updates: int) -> None:
+        # Every training shape occurs within an epoch, and an evaluation and a save have met theirs by then.
+        if updates * self.config.training.accumulate >= len(self.corpora.train):
+            jax.block_until_ready(self._whole(self._evaluated(state)))
             self.compilations.warm()
 
     def _evaluated(self, state: TrainState) -> Params:
@@ -249,6 +267,7 @@ class Loop:
 
     def _save(self, state: TrainState, step: int, history: History, wait: bool = False) -> None:
         rest = {"opt_state": state.opt_state, "ema": state.ema, "bad": state.bad, "step": state.step}
+        history.seconds = self._seconds()
         progress = vars(history) | {"step": step}
         scored, score = self.scored
         self.checkpoints.save(step, state.params, rest, progress, metric=score if scored == step else None, wait=wait)
@@ -263,15 +282,18 @@ class Loop:
             abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
             params = self.checkpoints.average(steps, abstract)
             self._export(params)
-            self.metrics.write(step, "dev", self.evaluator(params)[0] | {"set": f"mean of steps {sorted(steps)}"})
+            row = self.evaluator(params)[0]
+            self.metrics.write(step, "test", row | {"set": f"dev, mean of steps {' '.join(map(str, sorted(steps)))}"})
+            self.progress.say(f"mean of {len(steps)} checkpoints · dev {brief(row)}")
         if self.corpora.test is not None:
-            best = params if params is not None else self._exported(state)
-            scores, outputs = self.evaluator.scores(best, self.corpora.test)
+            scores, outputs = self.evaluator.scores(self._exported(state) if params is None else params, self.corpora.test)
             self.metrics.write(step, "test", scores)
             if jax.process_index() == 0:
                 (self.directory / "test.txt").write_text("".join(f"{line}\n" for line in outputs), encoding="utf-8")
-            self.progress.say(f"test BLEU {scores['bleu']['score']:.2f} ({scores['bleu']['signature']})")
-        self.metrics.event(step, "finished", minutes=history.seconds / 60, best_step=history.best_step)
+            self.progress.say(f"test {brief(scores)} ({scores['bleu']['signature']})")
+        minutes = self._seconds() / 60
+        self.metrics.event(step, "finished", minutes=minutes, best_step=history.best_step)
+        self.progress.say(f"finished: {step} updates, {minutes:.1f} minutes, best {history.describe(training.metric)}")
 
     def _export(self, params: Params) -> None:
         whole = self._whole(params)
@@ -280,9 +302,14 @@ class Loop:
 
     def _exported(self, state: TrainState) -> Params:
         """The parameters that were exported when the best score was seen, laid out as the state's."""
-        from flaxnmt.training.export import read_parameters
-
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("parameters are exported")
         found = read_parameters(self.directory / PARAMETERS)
-        return jax.tree.map(lambda old, new: jax.device_put(jnp.asarray(new), old.sharding), state.params, found)
+        return jax.tree.map(lambda old, new: jax.device_put(new.astype(old.dtype), old.sharding), state.params, found)
+
+
+def brief(row: dict) -> str:
+    """The scores of a row in a few words."""
+    perplexity = [f"perplexity {row['perplexity']:.3f}"] if "perplexity" in row else []
+    names = {"bleu": "BLEU", "chrf": "chrF"}
+    return " · ".join(perplexity + [f"{names[key]} {row[key]['score']:.2f}" for key in names if key in row])

@@ -6,12 +6,14 @@ The same command again continues the run. Exit codes: 0 finished, 2 a mistake to
 because it was asked to stop (SIGTERM or Ctrl-C): start it again.
 """
 
+import contextlib
 import dataclasses
 import logging
-import platform
-import shutil
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -19,51 +21,31 @@ from typing import Annotated
 import jax
 import tyro
 
-import flaxnmt
 from experiments import configs
+from experiments.continuing import check, make_directory
 from experiments.corpora import prepare
 from experiments.evaluate import Evaluator
 from experiments.initial import initial_params
 from experiments.loop import History, Loop
+from experiments.record import announce, record
 from experiments.report import write_report
-from flaxnmt.commands import guarded, quiet
+from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.config import Config
-from flaxnmt.config_io import differences
-from flaxnmt.errors import ConfigError, RunError
-from flaxnmt.run import CONFIG, RECORD, TOKENIZER, make_model, read_config, save_config, write_json
+from flaxnmt.errors import ConfigError
+from flaxnmt.run import CHECKPOINTS, RECORD, make_model, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import make_mesh, owned_rows, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
 from flaxnmt.training.meters import measure_matmul_peak
 from flaxnmt.training.objective import translation_objective
 from flaxnmt.training.optimizers import make_optimizer
+from flaxnmt.training.preemption import PREEMPTED
 from flaxnmt.training.schedules import make_schedule
 from flaxnmt.training.state import TrainState, init_state, state_shardings
 from flaxnmt.training.step import CompiledStep, TrainStep
 from flaxnmt.translation import Translator
 
-MAY_CHANGE = (
-    "training.max_steps",
-    "training.max_epochs",
-    "training.max_minutes",
-    "training.evaluate_every",
-    "training.checkpoint_every",
-    "training.patience",
-    "training.log_every",
-    "training.tensorboard",
-    "training.loss_chunk",
-    "training.keep_last",
-    "training.keep_best",
-    "data.workers",
-    "data.dev",
-    "data.test",
-    "mesh.data",
-    "mesh.fsdp",
-    "mesh.model",
-    "decoding.batch_size",
-)
-"""Fields that may differ from those of the run that is continued: none of them touches what was learned."""
-
+log = logging.getLogger("experiments.train")
 
 @dataclass(frozen=True)
 class Arguments:
@@ -117,28 +99,39 @@ def parse(argv: list[str]) -> Arguments:
         print(f"{__doc__}\nConfigurations:\n{listing}\n\nAll fields: python -m experiments.train CONFIG --help")
         raise SystemExit(0 if argv[:1] in (["-h"], ["--help"]) else 2)
     config = configs.load(argv[0])
-    return tyro.cli(
-        Arguments, args=argv[1:], default=Arguments(run=tyro.MISSING, config=config), config=(tyro.conf.AvoidSubcommands,),
-        prog=f"python -m experiments.train {argv[0]}", description=configs.describe(argv[0]),
-    )  # fmt: skip
+
+    def read() -> Arguments:
+        return tyro.cli(
+            Arguments,
+            args=argv[1:],
+            default=Arguments(run=tyro.MISSING, config=config),
+            config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff),
+            prog=f"python -m experiments.train {argv[0]}",
+            description=configs.describe(argv[0]),
+        )
+
+    return parsed(read, argv)
 
 
 def train(arguments: Arguments) -> int:
     """Runs, or continues, a training; its exit code."""
+    began = time.monotonic()
     quiet()
     keep_freed_memory()
-    if arguments.processes is not None:
-        known = (arguments.coordinator, arguments.processes or None, arguments.process)
-        jax.distributed.initialize(*known)
+    join_processes(arguments.coordinator, arguments.processes, arguments.process)
+    with leaving_at_once():
+        return prepare_and_train(arguments, began)
+
+
+def prepare_and_train(arguments: Arguments, began: float) -> int:
+    """`train` within its cluster; `began` is when the process did, by the monotonic clock."""
     config, directory = arguments.resolved(), arguments.run
     check(config, directory)
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.model)
     owned_rows(config.data.rows_multiple, mesh)
-    began = time.monotonic()
     first = jax.process_index() == 0
-    if first and not (directory / CONFIG).exists():
-        # Left by a start that failed before the first update, perhaps with other settings.
-        shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
+    if first:
+        make_directory(directory, config)
     corpora = prepare(config.data, directory, config.training.seed)
     model = make_model(config, corpora.vocabularies)
     training = config.training
@@ -158,7 +151,7 @@ def train(arguments: Arguments) -> int:
         larger = "min" if training.metric == "loss" else "max"
         keep = max(training.keep_last, training.average_count if training.average == "last" else 1)
         best = max(training.keep_best, training.average_count if training.average == "best" else 0)
-        with Checkpoints(directory / "checkpoints", keep, best, larger) as checkpoints:
+        with Checkpoints(directory / CHECKPOINTS, keep, best, larger) as checkpoints:
             state, history = restored(checkpoints, shapes, shardings)
             if state is None:
                 state = init_state(init, optimizer, training.ema is not None, shardings, training.seed)
@@ -172,26 +165,52 @@ def train(arguments: Arguments) -> int:
             if first:
                 save_config(directory, config)
                 write_json(directory / RECORD, record(config, mesh, state, corpora, peak))
+                announce(config, directory, mesh, state, corpora, history.describe(training.metric))
             history.seconds += time.monotonic() - began
             code = Loop(config, directory, corpora, step, evaluator, checkpoints, mesh, peak).run(state, history)
     if first and code == 0:
-        write_report(directory)
+        log.info("report: %s", write_report(directory))
+        log.info("to translate: flaxnmt translate --run %s --input FILE", directory)
     return code
 
 
-def check(config: Config, directory: Path) -> None:
-    """Refuses a configuration without an end, or another one than that of the run it would continue."""
-    training = config.training
-    if training.max_steps is None and training.max_epochs is None and training.max_minutes is None and not training.patience:
-        raise ConfigError("training has no end: give --max-steps, --max-epochs, --max-minutes or --training.patience")
-    if not (directory / CONFIG).exists():
+def join_processes(coordinator: str | None, processes: int | None, process: int | None) -> None:
+    """Makes this process one of several, where the command line says so.
+
+    Raises:
+      ConfigError: for half of what is needed, or where the others are not to be found.
+    """
+    if processes is None:
+        if coordinator is not None or process is not None:
+            raise ConfigError("--coordinator and --process belong to several processes: give --processes too")
         return
-    changed = [line for line in differences(read_config(directory), config) if line.split(":")[0] not in MAY_CHANGE]
-    if changed:
-        raise RunError(
-            f"{directory} was trained with another configuration ({'; '.join(changed)}): "
-            "give the same, or another --run directory"
-        )
+    if processes and (coordinator is None or process is None or not 0 <= process < processes):
+        raise ConfigError(f"{processes} processes need --coordinator HOST:PORT and --process from 0 to {processes - 1}")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(coordinator, processes or None, process)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"the processes of the run did not find each other ({str(error).splitlines()[0]})") from error
+
+
+@contextlib.contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """While there is nothing to save, SIGTERM leaves with the exit code that asks to be started again.
+
+    The loop replaces this by a save. With several processes JAX owns the signal.
+    """
+    if jax.distributed.is_initialized() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(*_):
+        raise SystemExit(PREEMPTED)
+
+    earlier = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
 
 
 def restored(checkpoints: Checkpoints, shapes: TrainState, shardings: TrainState) -> tuple[TrainState | None, History]:
@@ -208,40 +227,10 @@ def restored(checkpoints: Checkpoints, shapes: TrainState, shardings: TrainState
     return TrainState(rest["step"], params, rest["opt_state"], rest["ema"], rest["bad"]), History(**progress)
 
 
-def record(config: Config, mesh, state: TrainState, corpora, peak: float) -> dict:
-    """What `run.json` says of a run."""
-    device = jax.devices()[0]
-    return {
-        "command": " ".join(["python -m experiments.train", *sys.argv[1:]]),
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-        "training_pairs": corpora.train.pairs,
-        "skipped_lines": corpora.train.skipped.too_long + corpora.train.skipped.empty,
-        "batches_per_epoch": len(corpora.train),
-        "shapes": str(corpora.train.plan),
-        "tokenizer": corpora.vocabularies.hash,
-        "vocabulary": [corpora.vocabularies.source.vocab_size, corpora.vocabularies.target.vocab_size],
-        "devices": f"{jax.device_count()} x {device.device_kind}",
-        "processes": jax.process_count(),
-        "mesh": dict(mesh.shape),
-        "matmul_peak_gflops": round(peak / 1e9, 1),
-        "host": f"{platform.processor() or platform.machine()}, Python {platform.python_version()}",
-        "versions": versions(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Of everything that a result depends on."""
-    from importlib.metadata import version
-
-    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "sentencepiece", "sacrebleu", "numpy")
-    return {"flaxnmt": flaxnmt.__version__} | {name: version(name) for name in names}
-
-
 def _units() -> int:
     """Devices whose peaks add up; virtual ones on a CPU share its cores."""
     return 1 if jax.default_backend() == "cpu" else jax.device_count()
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     sys.exit(main())

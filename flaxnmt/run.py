@@ -7,6 +7,7 @@
     metrics.jsonl     losses, speeds, scores
     checkpoints/      what training continues from
     parameters.npz    what inference uses
+    dev.txt, test.txt translations of the last evaluation and of the test set
     report.md, curves.png
 """
 
@@ -29,6 +30,7 @@ from flaxnmt.training.metrics import read_metrics
 from flaxnmt.translation import Hypothesis, Score, Translator
 
 CONFIG, RECORD, TOKENIZER, PARAMETERS = "config.json", "run.json", "tokenizer", "parameters.npz"
+CHECKPOINTS = "checkpoints"
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -50,8 +52,8 @@ def read_config(directory: Path) -> Config:
     if not path.exists():
         raise RunError(f"{directory}: no {CONFIG} in it, so it is no run directory or training never started there")
     try:
-        return from_dict(Config, json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
+        return from_dict(Config, dict(json.loads(path.read_text(encoding="utf-8"))))
+    except (ValueError, TypeError) as error:
         raise RunError(f"{path}: not a whole configuration ({error}); restore it or train again") from None
 
 

@@ -56,7 +56,7 @@ class MetricsWriter:
     """Appends rows to the record of `run_dir`; other processes than the first write nothing.
 
     `resume_step` is the step that the run continues from (0 for the start, None to keep everything): rows of
-    later steps are dropped, events excepted, so that no curve is drawn twice. With `tensorboard` the numbers
+    later steps and a test at this one are dropped, events excepted, so that nothing is there twice. With `tensorboard` the numbers
     also go to `run_dir/tensorboard`.
     """
 
@@ -142,7 +142,7 @@ class MetricsWriter:
 
 
 def repair(path: Path, resume_step: int | None) -> None:
-    """Cut a torn end off a record, and drop the rows after `resume_step` that are not events."""
+    """Cut a torn end off a record, and drop the rows that are measured again after `resume_step`."""
     if not path.exists():
         return
     content = path.read_bytes()
@@ -157,5 +157,5 @@ def repair(path: Path, resume_step: int | None) -> None:
 
 
 def past(row: Row, step: int) -> bool:
-    """Whether a row was measured after `step`."""
-    return row["kind"] != "event" and row["step"] > step
+    """Whether a row is measured again by a run that continues from `step`: the test at its end is, too."""
+    return row["kind"] != "event" and (row["step"] > step or (row["step"] == step and row["kind"] == "test"))

@@ -1,0 +1,87 @@
+"""Which run a training may continue, and what of an earlier start it may use."""
+
+import shutil
+from pathlib import Path
+
+from flaxnmt.config import Config
+from flaxnmt.config_io import differences
+from flaxnmt.errors import ConfigError, RunError, UserError
+from flaxnmt.run import CHECKPOINTS, TOKENIZER, read_config
+
+MAY_CHANGE = (
+    "training.max_steps",
+    "training.max_epochs",
+    "training.max_minutes",
+    "training.evaluate_every",
+    "training.checkpoint_every",
+    "training.patience",
+    "training.log_every",
+    "training.tensorboard",
+    "training.loss_chunk",
+    "training.keep_last",
+    "training.keep_best",
+    "data.workers",
+    "data.dev",
+    "data.test",
+    "mesh.data",
+    "mesh.fsdp",
+    "mesh.model",
+    "decoding.batch_size",
+)
+"""Fields that may differ from those of the run that is continued: none of them touches what was learned.
+
+The cosine schedule ends with the last step, so that there max_steps may not.
+"""
+
+
+def check(config: Config, directory: Path) -> None:
+    """Refuses a configuration that cannot be trained, or another one than that of the run it would continue."""
+    training = config.training
+    limits = (training.max_steps, training.max_epochs, training.max_minutes, training.patience)
+    if all(limit is None for limit in limits):
+        raise ConfigError("training has no end: give --max-steps, --max-epochs, --max-minutes or --training.patience")
+    if training.metric != "loss" and training.evaluate_translations == 0:
+        raise ConfigError(
+            f"training.metric {training.metric} needs translations: "
+            "give --training.metric loss, or more than 0 --training.evaluate-translations"
+        )
+    if not has_checkpoint(directory):
+        return
+    may_change = set(MAY_CHANGE)
+    if config.optimizer.schedule == "cosine":
+        may_change.remove("training.max_steps")
+    changed = [line for line in differences(read_config(directory), config) if line.split(":")[0] not in may_change]
+    if changed:
+        raise RunError(
+            f"{directory} was trained with another configuration ({'; '.join(changed)}): "
+            "give the same, or another --run directory"
+        )
+    if not (directory / TOKENIZER).is_dir():
+        raise RunError(f"{directory / TOKENIZER} is missing: bring it back, as a new one would not fit the checkpoints")
+
+
+def has_checkpoint(directory: Path) -> bool:
+    """Whether a run directory holds anything that was learned."""
+    return any(path.name.isdigit() for path in (directory / CHECKPOINTS).glob("*"))
+
+
+def make_directory(directory: Path, config: Config) -> None:
+    """Makes the run directory; what a start left that came to no checkpoint counts only for the same configuration.
+
+    Raises:
+      RunError: if it cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not has_checkpoint(directory) and not is_saved(config, directory):
+            shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
+    except OSError as error:
+        raise RunError(f"{directory}: no run directory can be made there ({error.strerror}); give another --run") from None
+
+
+def is_saved(config: Config, directory: Path) -> bool:
+    """Whether the run directory holds this configuration."""
+    try:
+        return not differences(read_config(directory), config)
+    except UserError:
+        return False
