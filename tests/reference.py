@@ -1,4 +1,4 @@
-"""Slow float64 references in NumPy, written from the equations of the papers, without JAX and without our code."""
+"""Slow float64 references in NumPy, from the equations of the papers, without JAX and without our code."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def _weights(query, key, mask, bias):
 
 
 def attention(query, key, value, mask=None, bias=None):
-    """softmax(q k^T / sqrt(K) + bias) v (Vaswani et al. 2017, eq. 1) of [..., Q, K], [..., L, K], [..., L, K]."""
+    """softmax(q k^T / sqrt(K) + bias) v (Vaswani et al. 2017, eq. 1) of [..., Q, K] and two [..., L, K]."""
     return _weights(query, key, mask, bias) @ value
 
 
@@ -64,7 +64,9 @@ def layer_norm(x, scale, bias, epsilon=1e-6):
 def multi_head(params, x, memory, mask):
     """Concat(head_1, ..., head_H) W^O, one head at a time; x [Q, D], memory [L, D], mask [Q, L]."""
     heads = [
-        attention(x @ params["query"][:, h], memory @ params["key"][:, h], memory @ params["value"][:, h], mask)
+        attention(
+            x @ params["query"][:, h], memory @ params["key"][:, h], memory @ params["value"][:, h], mask
+        )
         for h in range(params["query"].shape[1])
     ]
     return sum(head @ params["out"][h] for h, head in enumerate(heads))
@@ -98,8 +100,8 @@ def smoothed_loss(logits, targets, smoothing):
 
 
 class Transformer:
-    """Encoder and decoder for one sentence pair at a time (Vaswani et al. 2017), padding removed, no masks but
-    the causal one.
+    """Encoder and decoder for one sentence pair at a time (Vaswani et al. 2017), without padding, no masks
+    but the causal one.
 
     Args:
       params: nested dictionaries of float64 arrays, named as the model names them.

@@ -46,7 +46,7 @@ def float32(tree):
 
 
 def random_ids(lengths: list[int], width: int, seed: int = 0, vocab: int = VOCAB) -> np.ndarray:
-    """Rows of these lengths that end with eos (3) and are padded with 0 to one width; length 0 is an empty row."""
+    """Rows of these lengths that end with eos (3), padded with 0 to one width; length 0 is an empty row."""
     rng = np.random.default_rng(seed)
     ids = np.zeros((len(lengths), width), np.int32)
     for row, length in zip(ids, lengths):

@@ -46,7 +46,8 @@ def changed(**paths):
 @pytest.mark.parametrize(
     "path, value, message",
     [
-        ("model__d_modle", 3, "config.model.d_modle: no such field in Seq2SeqConfig, did you mean 'd_model'?"),
+        ("model__d_modle", 3,
+         "config.model.d_modle: no such field in Seq2SeqConfig, did you mean 'd_model'?"),
         ("training__qqqqqq", 3, "config.training.qqqqqq: no such field in TrainingConfig"),
         ("model__encoder__attention__class", "MultiHed",
          "config.model.encoder.attention: unknown kind 'MultiHed': expected one of ['MultiHead'], "
@@ -80,13 +81,16 @@ def test_parts_may_be_one_of_several_kinds():
 
     for whole in (Whole(), Whole(First(5)), Whole(Second(6))):
         assert from_dict(Whole, to_dict(whole)) == whole
-    with pytest.raises(ConfigError, match=r"config\.part: unknown kind 'Third': expected one of \['First', 'Second'\]"):
+    with pytest.raises(
+        ConfigError, match=r"config\.part: unknown kind 'Third': expected one of \['First', 'Second'\]"
+    ):
         from_dict(Whole, {"class": "Whole", "part": {"class": "Third"}})
 
 
 def test_differences_name_fields_with_both_values():
     other = CONFIG.replace(
-        model=dataclasses.replace(CONFIG.model, d_model=64, scan=True), data=dataclasses.replace(CONFIG.data, train=("a", "b"))
+        model=dataclasses.replace(CONFIG.model, d_model=64, scan=True),
+        data=dataclasses.replace(CONFIG.data, train=("a", "b")),
     )
     assert differences(CONFIG, other) == [
         "model.d_model: 128 -> 64",

@@ -6,5 +6,5 @@ _check = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 
 
 def check(function):
-    """The function, checked. Fields of dataclasses are not: transformations rebuild them from shapes and axes."""
+    """The function, checked; not the fields of dataclasses, which JAX rebuilds from shapes and axes."""
     return function if function.__name__ == "__init__" else _check(function)

@@ -57,8 +57,8 @@ class Aux:
     """What a block reports beside its output.
 
     Attributes:
-      maps: by the name of the stack what its layers captured, attention weights [B, H, Q, L] or tuples of them: a
-        tuple with an entry a layer, or, if scanned, stacked on a leading axis. Empty unless captured.
+      maps: by the name of the stack what its layers captured, attention weights [B, H, Q, L] or tuples of
+        them: a tuple with an entry a layer, or, if scanned, stacked on a leading axis. Empty unless captured.
     """
 
     maps: dict[str, PyTree] = struct.field(default_factory=dict)

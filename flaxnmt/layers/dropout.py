@@ -34,7 +34,8 @@ def hash_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array,
     strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
     counter = first
     for axis, stride in enumerate(strides):
-        counter = counter + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride & 0xFFFFFFFF)
+        index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        counter = counter + index * jnp.uint32(stride & 0xFFFFFFFF)
     return _lowbias32(counter, second)
 
 

@@ -32,7 +32,12 @@ def make_mask(kind, shape):
     causal = np.arange(keys) <= np.arange(queries)[:, None] + keys - queries
     arbitrary = rng.random((*batch, 1, queries, keys)) < 0.5
     arbitrary[..., 0, :] = False
-    return {"none": None, "padding": padding, "causal_padding": padding & causal, "some_rows_empty": arbitrary}[kind]
+    return {
+        "none": None,
+        "padding": padding,
+        "causal_padding": padding & causal,
+        "some_rows_empty": arbitrary,
+    }[kind]
 
 
 def make_bias(kind, shape):
@@ -104,7 +109,9 @@ def test_masked_keys_and_values_are_without_effect_even_where_they_are_huge():
 
 
 def test_large_scores_do_not_overflow():
-    query, key, value, upstream = (x * scale for x, scale in zip(make_inputs(SHAPES["self"]), (1e4, 1e4, 1, 1)))
+    query, key, value, upstream = (
+        x * scale for x, scale in zip(make_inputs(SHAPES["self"]), (1e4, 1e4, 1, 1))
+    )
     y, backward = jax.vjp(dot_product_attention, query, key, value)
     assert np.all(np.isfinite(y)) and all(np.all(np.isfinite(g)) for g in backward(upstream))
 
@@ -112,7 +119,9 @@ def test_large_scores_do_not_overflow():
 def test_scores_are_float32_and_products_of_half_precision_are_not_rounded():
     query, key, *_ = make_inputs(SHAPES["self"], jnp.bfloat16)
     scores = attention_scores(query, key)
-    exact = np.asarray(query * query.shape[-1] ** -0.5, np.float64) @ np.swapaxes(np.asarray(key, np.float64), -1, -2)
+    exact = np.asarray(query * query.shape[-1] ** -0.5, np.float64) @ np.swapaxes(
+        np.asarray(key, np.float64), -1, -2
+    )
     assert scores.dtype == jnp.float32
     np.testing.assert_allclose(scores, exact, atol=1e-6)
 

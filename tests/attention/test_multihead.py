@@ -73,10 +73,16 @@ def test_output_and_gradients_are_those_of_float64(kind, inputs):
         return np.sum(upstream * expected_output(params, x, memory, mask))
 
     for name in params:
-        expected = reference.numeric_gradient(lambda w, n=name: loss(params | {n: w}, x, memory), params[name])
+        expected = reference.numeric_gradient(
+            lambda w, n=name: loss(params | {n: w}, x, memory), params[name]
+        )
         np.testing.assert_allclose(d_params[name], expected, atol=2e-5, err_msg=name)
-    np.testing.assert_allclose(d_x, reference.numeric_gradient(lambda v: loss(params, v, memory), x), atol=2e-5)
-    np.testing.assert_allclose(d_memory, reference.numeric_gradient(lambda v: loss(params, x, v), memory), atol=2e-5)
+    np.testing.assert_allclose(
+        d_x, reference.numeric_gradient(lambda v: loss(params, v, memory), x), atol=2e-5
+    )
+    np.testing.assert_allclose(
+        d_memory, reference.numeric_gradient(lambda v: loss(params, x, v), memory), atol=2e-5
+    )
 
 
 def test_bfloat16_is_close_and_keeps_float32_parameters(inputs):

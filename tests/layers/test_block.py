@@ -11,6 +11,7 @@ from flaxnmt.layers.block import Block
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.layers.feed_forward import FeedForward
 from flaxnmt.layers.initializers import projection
+from flaxnmt.sharding import unbox
 
 B, Q, D, F = 2, 3, 4, 6
 X, UPSTREAM = np.random.default_rng(0).normal(size=(2, B, Q, D))
@@ -77,7 +78,8 @@ def test_dropout_inside_the_feed_forward_network_is_unbiased():
 
     def draw(key):
         context = Context(deterministic=False)
-        return module.apply({"params": params}, x, None, context, rngs={"dropout": key}, method="rows")[0]
+        rngs = {"dropout": key}
+        return module.apply({"params": params}, x, None, context, rngs=rngs, method="rows")[0]
 
     drawn = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 4000))
     exact = module.apply({"params": params}, x, None, Context(), method="rows")[0]
@@ -92,10 +94,8 @@ def test_extend_over_a_cache_equals_the_block_over_all_rows(norm):
     block = Block(MultiHeadAttention(D, heads), norm=norm)
     context = Context(query_positions=jnp.arange(Q)[None], key_positions=jnp.arange(Q)[None], causal=True)
     x = float32(X)
-    params = jax.tree.map(
-        lambda leaf: jnp.asarray(rng.normal(size=leaf.value.shape), jnp.float32),
-        jax.eval_shape(block.init, jax.random.key(0), x, context), is_leaf=lambda leaf: hasattr(leaf, "names"),
-    )  # fmt: skip
+    shapes = unbox(jax.eval_shape(block.init, jax.random.key(0), x, context))
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), shapes)
     whole, _ = block.apply(params, x, context)
     empty = jnp.zeros((B, heads, Q, D // heads))
     cache = KeyValues(empty, empty)

@@ -34,7 +34,9 @@ def chi_square(table):
 def joint_counts(first, second, bins=16):
     """How often the leading bits of one array meet those of the other."""
     shift = 32 - int(np.log2(bins))
-    return np.bincount((first >> shift).ravel() * bins + (second >> shift).ravel(), minlength=bins**2).reshape(bins, bins)
+    return np.bincount(
+        (first >> shift).ravel() * bins + (second >> shift).ravel(), minlength=bins**2
+    ).reshape(bins, bins)
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.3, 0.5, 0.9])
@@ -81,7 +83,9 @@ def test_either_word_of_a_key_changes_half_of_the_bits():
         for bit in (0, 13, 31):
             other = key.copy()
             other[word] ^= np.uint32(1 << bit)
-            changed = np.unpackbits((bits ^ np.asarray(hash_bits(jnp.asarray(other), (4096,)))).view(np.uint8))
+            changed = np.unpackbits(
+                (bits ^ np.asarray(hash_bits(jnp.asarray(other), (4096,)))).view(np.uint8)
+            )
             assert abs(changed.mean() - 0.5) < 5 * 0.5 / np.sqrt(changed.size)
 
 

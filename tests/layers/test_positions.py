@@ -14,7 +14,9 @@ def test_sinusoids_are_the_formula(d_model):
     # float32 angles of up to 511 radians are off by up to 3e-5.
     np.testing.assert_allclose(sinusoids(jnp.asarray(positions), d_model), expected, atol=5e-5)
     module = SinusoidalPositions(d_model)
-    np.testing.assert_array_equal(module.apply({}, jnp.asarray(positions)), sinusoids(jnp.asarray(positions), d_model))
+    np.testing.assert_array_equal(
+        module.apply({}, jnp.asarray(positions)), sinusoids(jnp.asarray(positions), d_model)
+    )
 
 
 @pytest.mark.parametrize("offset", [1, 7, 100])
@@ -24,7 +26,9 @@ def test_an_offset_is_one_rotation_for_all_positions(offset):
     for i in range(0, d_model, 2):
         angle = offset / 10000 ** (i / d_model)
         rotation[i : i + 2, i : i + 2] = [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
-    here, there = (np.asarray(sinusoids(jnp.asarray(p), d_model), np.float64) for p in (positions, positions + offset))
+    here, there = (
+        np.asarray(sinusoids(jnp.asarray(p), d_model), np.float64) for p in (positions, positions + offset)
+    )
     np.testing.assert_allclose(there, here @ rotation.T, atol=2e-5)
 
 

@@ -26,7 +26,9 @@ def stacked(params):
     def stack(layers):
         return {"layers_0": jax.tree.map(lambda *leaves: np.stack(leaves), *layers.values())}
 
-    return params | {part: params[part] | {"stack": stack(params[part]["stack"])} for part in ("encoder", "decoder")}
+    return params | {
+        part: params[part] | {"stack": stack(params[part]["stack"])} for part in ("encoder", "decoder")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,9 @@ def test_scan_and_remat_change_neither_loss_nor_gradient(scan, remat, unrolled):
     params, value, gradient = unrolled
     convert = stacked if scan else lambda tree: tree
     loss = translation_objective(small_model(dropout=0.0, scan=scan, remat=remat), 0.1)
-    got, got_gradient = jax.jit(jax.value_and_grad(lambda p: loss(p, BATCH, None)["loss"]))(float32(convert(params)))
+    got, got_gradient = jax.jit(jax.value_and_grad(lambda p: loss(p, BATCH, None)["loss"]))(
+        float32(convert(params))
+    )
     np.testing.assert_allclose(got, value, rtol=1e-6)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got_gradient, convert(gradient)
@@ -72,7 +76,9 @@ def test_remat_draws_the_same_dropout_twice(scan):
     params = jax.jit(kept.init)({"params": jax.random.key(0), **rngs}, x)
 
     def run(module):
-        return jax.jit(jax.value_and_grad(lambda p: jnp.sum(module.apply(p, x, rngs=rngs) ** 2)))(unbox(params))
+        return jax.jit(jax.value_and_grad(lambda p: jnp.sum(module.apply(p, x, rngs=rngs) ** 2)))(
+            unbox(params)
+        )
 
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), run(again), run(kept))
 
@@ -81,7 +87,9 @@ def test_remat_keeps_fewer_activations():
     def residuals(remat):
         model = small_model(dropout=0.0, remat=remat)
         loss = translation_objective(model, 0.1)
-        _, backward = jax.eval_shape(lambda p: jax.vjp(lambda p: loss(p, BATCH, None)["loss"], p), float32(random_params(model)))
+        _, backward = jax.eval_shape(
+            lambda p: jax.vjp(lambda p: loss(p, BATCH, None)["loss"], p), float32(random_params(model))
+        )
         return sum(leaf.size for leaf in jax.tree.leaves(backward))
 
     assert residuals(True) < 0.6 * residuals(False)

@@ -53,8 +53,8 @@ def test_variants_have_as_many_parameters_as_the_formula_says(changes, rows, opt
 def test_base_and_big_differ_from_the_paper_by_the_stated_share(name, millions, percent):
     """Vaswani et al. 2017, table 3: 65 and 213 million, with about 37000 shared pieces (section 5.1).
 
-    Ours (post-norm, 37000 pieces) are 63.0 and 214.2 million. The paper gives neither its exact vocabulary nor
-    what it counts, and no one vocabulary fits both: base would need 40800 pieces and big 35900.
+    Ours (post-norm, 37000 pieces) are 63.0 and 214.2 million. The paper gives neither its exact vocabulary
+    nor what it counts, and no one vocabulary fits both: base would need 40800 pieces and big 35900.
     """
     ours = count(dataclasses.replace(PRESETS[name], norm="post"), 37000, 37000)
     assert round(100 * (ours / (millions * 1e6) - 1), 1) == percent
@@ -65,7 +65,10 @@ def test_base_and_big_differ_from_the_paper_by_the_stated_share(name, millions, 
 )
 def test_flops_are_those_that_xla_counts(norm, source, target, vocab):
     config = Seq2SeqConfig(
-        d_model=256, norm=norm, encoder=EncoderConfig(2, MultiHead(4), 1024), decoder=DecoderConfig(3, MultiHead(4), 512)
+        d_model=256,
+        norm=norm,
+        encoder=EncoderConfig(2, MultiHead(4), 1024),
+        decoder=DecoderConfig(3, MultiHead(4), 512),
     )
     model, rows = Seq2Seq(config, vocab, vocab), 4
     params = unbox(parameter_shapes(model))
@@ -78,7 +81,8 @@ def describe(model):
     """A line a parameter: name, shape, logical axes."""
     leaves = jax.tree_util.tree_leaves_with_path(parameter_shapes(model), is_leaf=is_boxed)
     lines = [
-        f"{jax.tree_util.keystr(path, simple=True, separator='/')} {leaf.value.shape} {leaf.names}" for path, leaf in leaves
+        f"{jax.tree_util.keystr(path, simple=True, separator='/')} {leaf.value.shape} {leaf.names}"
+        for path, leaf in leaves
     ]
     return "".join(f"{line}\n" for line in sorted(lines))
 

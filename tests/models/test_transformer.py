@@ -1,4 +1,4 @@
-"""The translation model against a Transformer in float64 NumPy with the same parameters, and what must not matter.
+"""The translation model against float64 NumPy with the same parameters, and what must not matter.
 
 Tolerance of float32 logits, which are of size 1 to 10: 5e-5.
 """
@@ -21,7 +21,9 @@ TARGET = jnp.asarray(random_ids(TARGET_LENGTHS, 8, seed=2))
 
 
 def logits_of(model, params, source, target):
-    return np.asarray(jax.jit(model.apply)({"params": float32(params)}, jnp.asarray(source), jnp.asarray(target)))
+    return np.asarray(
+        jax.jit(model.apply)({"params": float32(params)}, jnp.asarray(source), jnp.asarray(target))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,12 @@ def small():
 
 @pytest.mark.parametrize(
     "norm, positions, tie",
-    [("pre", "sinusoidal", "all"), ("post", "sinusoidal", "target"), ("pre", "learned", "none"), ("post", "none", "all")],
+    [
+        ("pre", "sinusoidal", "all"),
+        ("post", "sinusoidal", "target"),
+        ("pre", "learned", "none"),
+        ("post", "none", "all"),
+    ],
 )
 def test_logits_loss_and_gradients_are_those_of_float64(norm, positions, tie):
     vocabularies = (VOCAB, VOCAB) if tie == "all" else (VOCAB + 3, VOCAB)
@@ -49,7 +56,9 @@ def test_logits_loss_and_gradients_are_those_of_float64(norm, positions, tie):
         rows = zip(expected_logits(params), TARGET, TARGET_LENGTHS)
         return np.sum([reference.smoothed_loss(x, np.asarray(t[:n]), 0.1) for x, t, n in rows], axis=0)
 
-    for row, exact, length in zip(logits_of(model, params, SOURCE, TARGET), expected_logits(params), TARGET_LENGTHS):
+    for row, exact, length in zip(
+        logits_of(model, params, SOURCE, TARGET), expected_logits(params), TARGET_LENGTHS
+    ):
         np.testing.assert_allclose(row[:length], exact, atol=ATOL)
 
     objective, batch = translation_objective(model, 0.1), {"source": SOURCE, "target": TARGET}
@@ -67,10 +76,14 @@ def test_logits_loss_and_gradients_are_those_of_float64(norm, positions, tie):
     leaves, tree = jax.tree.flatten(params)
     for i, (path, slope) in enumerate(jax.tree_util.tree_leaves_with_path(gradient)):
         direction = rng.normal(size=leaves[i].shape) * 1e-5
-        ends = [tree.unflatten([*leaves[:i], leaves[i] + sign * direction, *leaves[i + 1 :]]) for sign in (1, -1)]
+        ends = [
+            tree.unflatten([*leaves[:i], leaves[i] + sign * direction, *leaves[i + 1 :]]) for sign in (1, -1)
+        ]
         expected = np.subtract(*(expected_sums(end)[0] for end in ends)) / 2e-5
         actual, size = np.sum(np.float64(slope) * direction) / 1e-5, np.linalg.norm(slope)
-        np.testing.assert_allclose(actual, expected, atol=1e-4 * (1 + size), err_msg=jax.tree_util.keystr(path))
+        np.testing.assert_allclose(
+            actual, expected, atol=1e-4 * (1 + size), err_msg=jax.tree_util.keystr(path)
+        )
 
 
 def test_decoder_inputs_are_bos_and_the_target_without_its_last_symbol():
@@ -127,7 +140,9 @@ def test_empty_rows_have_no_weight_and_finite_gradients(small):
     def sums_and_gradient(batch):
         return jax.jit(jax.value_and_grad(lambda p: objective(p, batch, None)["loss"]))(float32(params))
 
-    (loss, gradient), (padded, with_empty) = map(sums_and_gradient, ({"source": SOURCE, "target": TARGET}, empty))
+    (loss, gradient), (padded, with_empty) = map(
+        sums_and_gradient, ({"source": SOURCE, "target": TARGET}, empty)
+    )
     np.testing.assert_allclose(padded, loss, rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), with_empty, gradient)
 
@@ -158,10 +173,17 @@ def test_bfloat16_computes_in_half_precision_and_keeps_the_rest_in_float32(small
     assert np.abs(logits - exact).mean() < 0.02 * np.abs(exact).mean() + 0.02
     batch = {"source": SOURCE, "target": TARGET}
     (loss, full), gradient = (
-        [translation_objective(m, 0.1)(float32(params), batch, None)["loss"] for m in (model, small_model(norm="post"))],
-        jax.eval_shape(jax.grad(lambda p: translation_objective(model, 0.1)(p, batch, None)["loss"]), float32(params)),
+        [
+            translation_objective(m, 0.1)(float32(params), batch, None)["loss"]
+            for m in (model, small_model(norm="post"))
+        ],
+        jax.eval_shape(
+            jax.grad(lambda p: translation_objective(model, 0.1)(p, batch, None)["loss"]), float32(params)
+        ),
     )
-    assert loss.dtype == jnp.float32 and {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
+    assert loss.dtype == jnp.float32 and {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {
+        jnp.dtype("float32")
+    }
     np.testing.assert_allclose(loss, full, rtol=0.02)
 
 
