@@ -1,3 +1,5 @@
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,19 +20,8 @@ def wheel(tmp_path_factory):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        dist,
-        copy,
-    ]
-    subprocess.run(command, check=True, capture_output=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "-w", dist, copy], check=True, capture_output=True)
     (path,) = dist.glob("*.whl")
     return path
 
@@ -58,6 +49,31 @@ def test_the_wheel_has_the_command_and_the_core_dependencies(wheel):
         if line.startswith("Requires-Dist") and "extra" not in line
     ]
     assert any(line.startswith("Requires-Dist: jax>=") for line in core)
+
+
+@pytest.mark.slow
+def test_foreign_projects_train_with_the_installed_wheel(wheel, tmp_path):
+    """In an environment with the wheel and its requirements alone, from a directory that is no checkout."""
+    constraints = ROOT / f"constraints-{sys.version_info.major}.{sys.version_info.minor}.txt"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv/bin/python"
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", constraints, wheel]
+    subprocess.run(install, check=True)
+    project = tmp_path / "project"
+    project.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*arguments):
+        command = [python, "-I", *arguments]
+        return subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True, text=True).stdout
+
+    assert Path(run("-c", "import flaxnmt; print(flaxnmt.__file__)").strip()).is_relative_to(tmp_path / "venv")
+    for script in ("foreign_linen.py", "foreign_nnx.py"):
+        shutil.copy(ROOT / "tests/reuse" / script, project)
+        losses = json.loads(run(script))
+        assert losses[0] > 1.9
+        assert sum(losses[-10:]) < 1.0
+    assert "translate" in subprocess.run([python.with_name("flaxnmt"), "--help"], capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
