@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from flaxnmt.config import Config
@@ -138,14 +139,14 @@ class Run:
         target = self.translate([source])[0] if target is None else target
         pair = [tokenizer.encode([text])[0] + [3] for tokenizer, text in
                 zip((self.vocabularies.source, self.vocabularies.target), (source, target))]  # fmt: skip
-        ids = [np.asarray([tokens], np.int32) for tokens in pair]
+        ids = [jnp.asarray([tokens], jnp.int32) for tokens in pair]
 
         def capture(model, source, target):
             encoded, encoder = model.encode(source, capture=True)
             _, decoder = model.decode(encoded, target, capture=True)
             return encoder.maps["encoder"], decoder.maps["decoder"]
 
-        encoder, decoder = self.model.apply({"params": self.params}, *ids, method=capture)
+        encoder, decoder = self.model.apply({"params": self.translator.params}, *ids, method=capture)
         if not self.config.model.scan:
             encoder, decoder = np.stack(encoder), tuple(np.stack(maps) for maps in zip(*decoder))
         names = [[tokenizer.pieces[i] for i in tokens] for tokenizer, tokens in

@@ -1,3 +1,4 @@
+import re
 from base64 import b64decode
 from io import BytesIO
 from pathlib import Path
@@ -20,10 +21,15 @@ TINY_RUN = (
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory):
-    """The notebook after it ran, in a process of its own, on a run trained here."""
-    run = tmp_path_factory.mktemp("runs") / "tiny"
-    assert main([*TINY_RUN.split(), "--run", str(run)]) == 0
+def run(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs") / "tiny"
+    assert main([*TINY_RUN.split(), "--run", str(directory)]) == 0
+    return directory
+
+
+@pytest.fixture(scope="module")
+def executed(run):
+    """The notebook after it ran, in a process of its own."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(NOTEBOOK.parent)}})
     with pytest.MonkeyPatch.context() as patch:
@@ -57,6 +63,13 @@ def test_scores_have_signatures_and_translations_their_alternatives(executed):
     ranked = [float(row.split("|")[-2]) for row in alternatives[2:]]
     assert ranked == sorted(ranked, reverse=True)
     assert tokens[0].rstrip(" |").endswith("</s>")
+
+
+def test_the_example_of_the_readme_reads_the_run(run, capsys):
+    (code,) = re.findall(r"```python\n([^`]*open_run[^`]*)```", (ROOT / "README.md").read_text(encoding="utf-8"))
+    exec(code.replace("runs/mine", str(run)), {})
+    d_model, *_ = capsys.readouterr().out.splitlines()[-1].split()
+    assert d_model == "16"
 
 
 def test_the_source_is_committed_without_outputs():

@@ -1,0 +1,44 @@
+"""Every example of the README is run, or read by the parser that would run it."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import tyro
+
+from experiments import train
+from flaxnmt import cli
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+PYTHON = re.compile(r"```python\n(.*?)```", re.S)
+CODE = [block for block in PYTHON.findall(README) if "open_run" not in block]
+COMMANDS = [
+    line.partition("|")[2].strip() if line.strip().startswith("echo") else line.strip()
+    for line in re.sub(r" \\\n\s*", " ", PYTHON.sub("", README)).splitlines()
+    if line.startswith("    ") and not line.strip().startswith(("make", "source"))
+]
+
+
+@pytest.mark.parametrize("code", CODE, ids=["linen", "nnx"])
+def test_code_runs(code):
+    scope = {}
+    exec(code, scope)
+    assert scope["y"].shape == (2, 5, 64)
+
+
+@pytest.mark.parametrize("command", [line for line in COMMANDS if "CONFIG" not in line])
+def test_commands_are_understood(command):
+    program, *arguments = shlex.split(command.partition("<")[0])
+    if program == "python":
+        parsed = train.parse(arguments[2:])
+        assert parsed.run and parsed.train and parsed.dev
+    else:
+        assert program == "flaxnmt"
+        commands = {"translate": cli.Translate, "score": cli.Score, "evaluate": cli.Evaluate, "check-data": cli.CheckData}
+        tyro.cli(commands[arguments[0]], args=arguments[1:])
+
+
+def test_links_lead_to_files():
+    links = re.findall(r"\]\(([\w./-]+)\)", README)
+    assert links and all((Path(__file__).parents[1] / link).exists() for link in links)
