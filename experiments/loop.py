@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 # Read back this many updates late, a number is there already and nobody waits for it.
 LAG = 2
 
+SCORES = {"bleu": "BLEU", "chrf": "chrF"}
+
 
 @dataclass
 class History:
@@ -60,7 +62,8 @@ class History:
 
     def describe(self, metric: str) -> str:
         """The best score and its step; nothing before the first evaluation."""
-        return "" if self.best is None else f"{metric} {self.best:.2f} at step {self.best_step}"
+        name = SCORES.get(metric, metric)
+        return "" if self.best is None else f"{name} {self.best:.4g} at step {self.best_step}"
 
 
 @dataclass
@@ -267,6 +270,8 @@ class Loop:
 
     def _save(self, state: TrainState, step: int, history: History, wait: bool = False) -> None:
         rest = {"opt_state": state.opt_state, "ema": state.ema, "bad": state.bad, "step": state.step}
+        # Before the checkpoint is there, so that a run that is killed and continues from it misses no row.
+        self._show(self.metrics.flush())
         history.seconds = self._seconds()
         progress = vars(history) | {"step": step}
         scored, score = self.scored
@@ -311,5 +316,4 @@ class Loop:
 def brief(row: dict) -> str:
     """The scores of a row in a few words."""
     perplexity = [f"perplexity {row['perplexity']:.3f}"] if "perplexity" in row else []
-    names = {"bleu": "BLEU", "chrf": "chrF"}
-    return " · ".join(perplexity + [f"{names[key]} {row[key]['score']:.2f}" for key in names if key in row])
+    return " · ".join(perplexity + [f"{name} {row[key]['score']:.2f}" for key, name in SCORES.items() if key in row])

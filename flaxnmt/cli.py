@@ -195,14 +195,14 @@ class CheckData:
         return 0 if report.ok else MISTAKE
 
 
-def main() -> None:
-    """Entry point of the `flaxnmt` command."""
-    argv = sys.argv[1:]
-    sys.exit(guarded(lambda: run(argv), debug="--debug" in argv))
+def main(argv: list[str] | None = None) -> int:
+    """Entry point of the `flaxnmt` command; its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    return guarded(lambda: run(argv), debug="--debug" in argv)
 
 
 def run(argv: list[str]) -> int:
-    """Runs one command line; its exit code.
+    """Runs one command line.
 
     Raises:
       UserError: for whatever the user can correct.
@@ -248,4 +248,4 @@ def _same_length(first: Path, one: list, second: Path, other: list) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

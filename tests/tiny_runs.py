@@ -1,0 +1,57 @@
+"""Runs of a size for tests: a corpus of copied words on which a tiny model learns something in seconds."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WORDS = "one two three four five six seven eight nine ten".split()
+
+# One shape everywhere, so that each program is compiled once.
+TINY = (
+    "discourse_demo --model.d-model 32 --model.dropout 0.05 "
+    "--model.encoder.layers 1 --model.encoder.feed-forward 64 --model.encoder.attention.heads 4 "
+    "--model.decoder.layers 1 --model.decoder.feed-forward 64 --model.decoder.attention.heads 4 "
+    "--data.buckets 1 --data.batch-tokens 512 --optimizer.learning-rate 0.01 --optimizer.warmup-steps 20 "
+    "--training.label-smoothing 0 --decoding.batch-size 8"
+).split()
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    """Lines of one to seven words."""
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 7))) for _ in range(count)]
+
+
+def write_lines(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def write_corpus(directory: Path) -> list[str]:
+    """Writes train, dev and test files whose target is their source, unless they are there; the options that name them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    options = []
+    for seed, (name, count) in enumerate({"train": 600, "dev": 8, "test": 8}.items()):
+        files = [directory / f"{name}.{side}" for side in ("source", "target")]
+        if not files[1].exists():
+            for file in files:
+                write_lines(file, sentences(count, seed))
+        options += [f"--{name}", *map(str, files)]
+    return options
+
+
+def start(module: str, *arguments: str, platform: str = "cpu", **options) -> subprocess.Popen:
+    """A process of a command, as a user starts it, on one device."""
+    environment = {**os.environ, "JAX_PLATFORMS": platform, "PYTHONPATH": str(ROOT)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment, text=True, **pipes | options)
+
+
+def finish(process: subprocess.Popen, code: int = 0, text: str | None = None) -> tuple[str, str]:
+    """What a process wrote to its output and error streams, once it has ended with this exit code."""
+    out, err = process.communicate(text, timeout=300)
+    assert process.returncode == code, f"exit code {process.returncode}\n{err[-3000:]}"
+    return out, err
