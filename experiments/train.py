@@ -20,6 +20,7 @@ from typing import Annotated
 
 import jax
 import tyro
+from tyro.conf import DisallowNone
 
 from experiments import configs
 from experiments.continuing import check, make_directory
@@ -47,31 +48,34 @@ from flaxnmt.translation import Translator
 
 log = logging.getLogger("experiments.train")
 
+Files = Annotated[DisallowNone[tuple[str, ...] | None], tyro.conf.arg(metavar="SRC [TGT]")]
+
+
 @dataclass(frozen=True)
 class Arguments:
     run: Path
     """Run directory; an existing one is continued."""
-    train: tuple[str, ...] | None = None
+    train: Files = None
     """Training corpus: source and target files, a document file, tfds:NAME or discourse."""
-    dev: tuple[str, ...] | None = None
+    dev: Files = None
     """Development corpus."""
-    test: tuple[str, ...] | None = None
+    test: Files = None
     """Test corpus, scored once at the end."""
-    max_steps: int | None = None
+    max_steps: DisallowNone[int | None] = None
     """Updates."""
-    max_epochs: int | None = None
+    max_epochs: DisallowNone[int | None] = None
     """Passes over the training corpus."""
-    max_minutes: float | None = None
+    max_minutes: DisallowNone[float | None] = None
     """Wall minutes, all continuations of the run together."""
-    seed: int | None = None
+    seed: DisallowNone[int | None] = None
     """Of initialisation, data order and dropout."""
-    init_from: Path | None = None
+    init_from: DisallowNone[Path | None] = None
     """A run whose parameters the first update starts from, where names and shapes agree."""
-    coordinator: str | None = None
-    """host:port of the first process, for several processes that find each other by no cluster service."""
-    processes: int | None = None
+    coordinator: DisallowNone[str | None] = None
+    """HOST:PORT of the first process, for several processes without a cluster service."""
+    processes: DisallowNone[int | None] = None
     """How many processes the run has; 0 asks the cluster's own service (TPU pods, Slurm, Kubernetes)."""
-    process: int | None = None
+    process: DisallowNone[int | None] = None
     """Which of them this is, from 0."""
     debug: bool = False
     """Show tracebacks."""

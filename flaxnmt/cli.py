@@ -128,7 +128,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Translates a source and scores it against a reference: JSON with BLEU, chrF, TER and their signatures."""
+    """Translates a source and scores it against a reference: JSON with BLEU, chrF, TER and signatures."""
 
     run: Path
     """Run directory."""
