@@ -11,17 +11,23 @@ from flaxnmt.run import PARAMETERS
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.integrity import named_leaves
 from flaxnmt.training.state import TrainState
+from flaxnmt.typing import Params
 
 log = logging.getLogger(__name__)
 
 
-def initial_params(state: TrainState, run: Path, shardings: TrainState) -> TrainState:
+def exported(run: Path) -> Params:
+    """What a run exported. Raises RunError if there is nothing."""
+    return read_parameters(run / PARAMETERS)
+
+
+def initial_params(state: TrainState, params: Params, run: Path, shardings: TrainState) -> TrainState:
     """The state with the parameters of another run where names agree; the others keep their fresh values.
 
     Raises:
       RunError: if a shape differs or no name agrees.
     """
-    found = named_leaves(read_parameters(run / PARAMETERS))
+    found = named_leaves(params)
     fresh = named_leaves(state.params)
     shared = [name for name in fresh if name in found]
     differ = [f"{name} {found[name].shape} -> {fresh[name].shape}" for name in shared if found[name].shape != fresh[name].shape]

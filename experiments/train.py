@@ -23,10 +23,10 @@ import tyro
 from tyro.conf import DisallowNone
 
 from experiments import configs
-from experiments.continuing import check, make_directory
+from experiments.continuing import check, has_checkpoint, make_directory
 from experiments.corpora import prepare
 from experiments.evaluate import Evaluator
-from experiments.initial import initial_params
+from experiments.initial import exported, initial_params
 from experiments.loop import History, Loop
 from experiments.record import announce, record
 from experiments.report import write_report
@@ -133,6 +133,8 @@ def prepare_and_train(arguments: Arguments, began: float) -> int:
     check(config, directory)
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.model)
     owned_rows(config.data.rows_multiple, mesh)
+    begins = arguments.init_from is not None and not has_checkpoint(directory)
+    initial = exported(arguments.init_from) if begins else None
     first = jax.process_index() == 0
     if first:
         make_directory(directory, config)
@@ -159,8 +161,8 @@ def prepare_and_train(arguments: Arguments, began: float) -> int:
             state, history = restored(checkpoints, shapes, shardings)
             if state is None:
                 state = init_state(init, optimizer, training.ema is not None, shardings, training.seed)
-                if arguments.init_from is not None:
-                    state = initial_params(state, arguments.init_from, shardings)
+                if initial is not None:
+                    state = initial_params(state, initial, arguments.init_from, shardings)
             step = CompiledStep(
                 TrainStep(objective, optimizer, schedule, training.seed, training.ema), shardings, training.accumulate
             )

@@ -67,11 +67,12 @@ def parsed(read: Callable[[], T], argv: Sequence[str]) -> T:
 
 def in_one_line(box: str) -> str:
     """The text of one of tyro's boxes: no title, no rules, no references to the help."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    _, *lines = re.sub(r"\x1b\[[0-9;]*m", "", box).strip("\n").splitlines() or [""]
     sections: list[list[str]] = [[]]
-    for line in plain.splitlines():
-        text = line.strip("│╭╮╰╯ ")
-        if text.startswith("─"):
+    for line in lines:
+        # Where the terminal has no Unicode the frame is blank and rules are hyphens.
+        text = line.strip("│╰╯ ")
+        if text.startswith(("───", "---")):
             sections.append([])
         else:
             sections[-1].append(text)

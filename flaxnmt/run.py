@@ -53,7 +53,10 @@ def read_config(directory: Path) -> Config:
     if not path.exists():
         raise RunError(f"{directory}: no {CONFIG} in it, so it is no run directory or training never started there")
     try:
-        return from_dict(Config, dict(json.loads(path.read_text(encoding="utf-8"))))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("no object in it")
+        return from_dict(Config, content, f"{path}: config")
     except (ValueError, TypeError) as error:
         raise RunError(f"{path}: not a whole configuration ({error}); restore it or train again") from None
 

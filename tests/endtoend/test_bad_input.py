@@ -1,0 +1,207 @@
+"""A mistake gets one clear line and exit code 2; nothing is lost, and `--debug` shows the traceback."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from experiments import train
+from flaxnmt import cli
+from flaxnmt.commands import guarded
+from flaxnmt.errors import DataError
+from tiny_runs import TINY, sentences, start, write_corpus, write_lines
+
+
+def message(capsys, main, *arguments):
+    """The one line that a command says of a mistake."""
+    assert main([str(argument) for argument in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ") and err.count("\n") == 1, err
+    return err.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture
+def training(capsys, tmp_path, corpus):
+    """The line that training says with these options added, which must leave no run behind."""
+
+    def run(*options, config="discourse_demo"):
+        said = message(capsys, train.main, config, *TINY[1:], *corpus, "--run", tmp_path / "run", "--max-steps", 3, *options)
+        assert not (tmp_path / "run" / "config.json").exists()
+        return said
+
+    return run
+
+
+def pair(folder, source: bytes, target: bytes = b"a\nb\n"):
+    for name, content in (("source", source), ("target", target)):
+        (folder / name).write_bytes(content)
+    return "--train", folder / "source", folder / "target"
+
+
+def test_corpora_that_cannot_be_read(training, tmp_path):
+    said = training(*pair(tmp_path, b"a\nb\nc\n"))
+    files = tmp_path / "source", tmp_path / "target"
+    assert said == f"{files[0]}: 3 lines, but {files[1]} has 2: both must have the same number"
+    said = training(*pair(tmp_path, b"a\n\xffb\n"))
+    assert said == f"{tmp_path / 'source'}:2: invalid UTF-8 (byte 0xff at offset 2, byte 1 of the line)"
+    assert training(*pair(tmp_path, b"a\nb\0\n")).startswith(f"{tmp_path / 'source'}:2: NUL byte (at offset 3)")
+    assert training(*pair(tmp_path, b"")) == f"{tmp_path / 'source'} is empty"
+    said = training("--train", tmp_path / "sourse", tmp_path / "target")
+    assert said == f"{tmp_path / 'sourse'} does not exist; the nearest name there is {tmp_path / 'source'}"
+    said = training("--train", tmp_path / "target")
+    assert said.startswith(f"{tmp_path / 'target'} alone is not a corpus: name one corpus")
+    assert training("--dev", "discourse:nothing").startswith("discourse: unknown split 'nothing'; use")
+
+
+def test_configurations_that_cannot_be_trained(training):
+    said = training("--data.tokenizer.kind", "bpe", "--data.tokenizer.vocab-size", 5000)
+    assert "a bpe vocabulary of 5000 pieces is larger than the training text allows; the largest possible is" in said
+    assert training("--data.tokenizer.vocab-size", 5000, config="discurse_demo").startswith(
+        "no configuration 'discurse_demo', did you mean 'discourse_demo'?; there are"
+    )
+    assert "Unrecognized options: --modle.d-model, 3; did you mean --model.d-model?" in training("--modle.d-model", 3)
+    assert "Error parsing --model.d-model: " in training("--model.d-model", "wide")
+    assert "--model.norm" in (said := training("--model.norm", "both")) and "pre" in said and "post" in said
+    assert "mesh data 3 x fsdp 1 x model 1 needs 3 devices and there are 8" in training("--mesh.data", 3)
+    assert training("--model.encoder.attention.heads", 5).startswith("5 heads do not divide d_model 32")
+    assert "holds fewer than 8 rows" in training("--data.batch-tokens", 32)
+    assert training("--optimizer.clip-norm", -1).startswith("optimizer.clip_norm is -1")
+    assert training("--training.evaluate-translations", 0).startswith("training.metric bleu needs translations")
+    assert training("--processes", 2).startswith("2 processes need --coordinator HOST:PORT and --process from 0 to 1")
+    assert training("--process", 1).startswith("--coordinator and --process belong to several processes")
+
+
+def test_what_has_to_be_given(capsys, tmp_path, corpus):
+    run = ["--run", tmp_path / "run"]
+    assert "Missing from python -m experiments.train text_tiny: --run" in message(capsys, train.main, "text_tiny")
+    said = message(capsys, train.main, "text_tiny", *run, "--max-steps", 1)
+    assert said == "no --train corpus: give two parallel files, a document file, tfds:NAME or discourse"
+    endless = ["text_tiny", *run, *corpus, "--training.max-steps", "None", "--training.patience", "None"]
+    assert message(capsys, train.main, *endless).startswith("training has no end: give --max-steps")
+
+
+def test_outputs_that_cannot_be_written(capsys, tmp_path, corpus, trained):
+    (tmp_path / "file").write_text("what must stay")
+    said = message(capsys, train.main, *TINY, *corpus, "--max-steps", 1, "--run", tmp_path / "file" / "run")
+    assert said == f"{tmp_path / 'file' / 'run'}: no run directory can be made there (Not a directory); give another --run"
+    lines = write_lines(tmp_path / "lines", ["one"])
+    command = ["translate", "--run", trained.directory, "--input", lines, "--output", tmp_path / "no" / "out"]
+    assert message(capsys, cli.main, *command).startswith(f"{tmp_path / 'no' / 'out'}: cannot be written")
+    # An output of before survives a command that fails.
+    options = ["--run", tmp_path / "nothing", "--source", lines, "--target", lines, "--output", tmp_path / "file"]
+    assert message(capsys, cli.main, "score", *options).startswith(f"{tmp_path / 'nothing'}: no such run directory")
+    assert (tmp_path / "file").read_text() == "what must stay"
+
+
+def test_run_directories_that_are_half_there(capsys, tmp_path, trained):
+    lines = write_lines(tmp_path / "lines", ["one"])
+    run = tmp_path / "run"
+
+    def translating():
+        return message(capsys, cli.main, "translate", "--run", run, "--input", lines)
+
+    assert translating() == f"{run}: no such run directory; train one with python -m experiments.train"
+    run.mkdir()
+    assert translating().startswith(f"{run}: no config.json in it")
+    shutil.copy(trained.directory / "config.json", run)
+    assert "no tokenizer" in translating()
+    shutil.copytree(trained.directory / "tokenizer", run / "tokenizer")
+    assert translating().startswith(f"{run / 'parameters.npz'}: no exported parameters")
+    (run / "parameters.npz").write_bytes((trained.directory / "parameters.npz").read_bytes()[:-100])
+    assert translating().startswith(f"{run / 'parameters.npz'}: not a whole parameter file")
+    for content in ('{"class": "Con', "[]", "3", '{"class": "Config"}'):
+        (run / "config.json").write_text(content)
+        assert translating().startswith(f"{run / 'config.json'}: not a whole configuration")
+    config = json.loads((trained.directory / "config.json").read_text())
+    config["model"]["d_modle"] = config["model"].pop("d_model")
+    (run / "config.json").write_text(json.dumps(config))
+    assert translating() == f"{run / 'config.json'}: config.model.d_modle: no such field in Seq2SeqConfig, did you mean 'd_model'?"
+
+
+def test_options_out_of_range(capsys, tmp_path, trained):
+    lines = write_lines(tmp_path / "lines", ["one"])
+    command = ["translate", "--run", trained.directory, "--input", lines]
+    said = message(capsys, cli.main, *command, "--n-best", 9)
+    assert said == "9 best of a beam of 4: make --beam-size at least as large as --n-best"
+    for option in ("--n-best", "--beam-size", "--batch-size", "--max-length"):
+        assert "must be at least 1" in message(capsys, cli.main, *command, option, 0)
+    for option in ("--temperature", "--top-p"):
+        assert "must be above 0" in message(capsys, cli.main, *command, "--sample", option, 0)
+    two = write_lines(tmp_path / "two", ["one", "two"])
+    assert message(capsys, cli.main, *command, "--prefix", two).startswith("2 prefixes for 1 lines")
+    said = message(capsys, cli.main, "score", "--run", trained.directory, "--source", lines, "--target", two)
+    assert said == f"{lines} has 1 lines and {two} 2: they must match line by line"
+    assert "did you mean --beam-size?" in message(capsys, cli.main, *command, "--beem-size", 2)
+
+
+def test_a_run_is_continued_only_by_its_own_configuration(capsys, trained):
+    before = {path: path.stat().st_mtime_ns for path in trained.directory.rglob("*") if path.is_file()}
+    arguments = [*trained.arguments, "--run", trained.directory]
+    said = message(capsys, train.main, *arguments, "--model.dropout", 0.2, "--seed", 3)
+    changes = "model.dropout: 0.05 -> 0.2; training.seed: 1 -> 3"
+    assert said == f"{trained.directory} was trained with another configuration ({changes}): give the same, or another --run directory"
+    assert "training.max_steps: 1500 -> 9" in message(
+        capsys, train.main, *arguments, "--optimizer.schedule", "cosine", "--max-steps", 9
+    )
+    assert before == {path: path.stat().st_mtime_ns for path in trained.directory.rglob("*") if path.is_file()}
+
+
+def test_a_run_without_its_tokenizer_is_not_continued(capsys, tmp_path, trained):
+    run = tmp_path / "run"
+    shutil.copytree(trained.directory, run)
+    shutil.rmtree(run / "tokenizer")
+    said = message(capsys, train.main, *trained.arguments, "--run", run)
+    assert said.startswith(f"{run / 'tokenizer'} is missing: bring it back")
+
+
+def test_parameters_of_other_shapes_are_no_start(training, trained):
+    said = training("--init-from", trained.directory, "--model.encoder.feed-forward", 48)
+    assert said.startswith(f"--init-from {trained.directory}: ") and "(32, 64) -> (32, 48)" in said
+    assert "no exported parameters" in training("--init-from", trained.directory / "data")
+
+
+def test_a_start_that_failed_may_be_corrected(capsys, tmp_path, corpus):
+    """What it left counts no more when the configuration changes."""
+    arguments = [*TINY, *corpus, "--run", tmp_path, "--max-steps", 1, "--data.tokenizer.kind", "char"]
+    assert "holds fewer than 8 rows" in message(capsys, train.main, *arguments, "--data.batch-tokens", 64)
+    assert (tmp_path / "tokenizer").is_dir()
+    arguments[-1] = "bpe"
+    assert "a bpe vocabulary of 2000" in message(capsys, train.main, *arguments)
+
+
+def test_debug_shows_where_it_happened(tmp_path):
+    with pytest.raises(DataError, match="does not exist"):
+        cli.main(["check-data", str(tmp_path / "none.jsonl"), "--debug"])
+
+
+def test_what_the_system_refuses_and_interrupts_are_one_line(capsys):
+    def full():
+        raise OSError(28, "No space left on device", "runs/a/dev.txt")
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert guarded(full, debug=False) == 2
+    assert guarded(interrupted, debug=False) == 130
+    assert capsys.readouterr().err == "error: runs/a/dev.txt: No space left on device\ninterrupted\n"
+    with pytest.raises(OSError):
+        guarded(full, debug=True)
+
+
+def test_a_reader_that_leaves_is_no_error(trained, tmp_path):
+    lines = write_lines(tmp_path / "lines", sentences(40, seed=3))
+    command = [sys.executable, "-m", "flaxnmt.cli", "translate", "--run", trained.directory, "--input", lines, "--batch-size", "8"]
+    process = start("flaxnmt.cli", *map(str, command[3:]), stdout=(end := os.pipe())[1])
+    os.close(end[0])
+    os.close(end[1])
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
