@@ -28,6 +28,9 @@ LONGEST = 1024
 
 LENGTHS = tuple(8 * 2**power for power in range(8))
 
+FULL = 64
+"""Tokens up to which a batch has as many rows as its batch size."""
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -65,9 +68,17 @@ class Sampling:
     seed: int = 0
 
 
-def square_plan(rows: int) -> BucketPlan:
-    """Shapes for lines of any length up to `LONGEST`, sources and targets alike, all of `rows` rows."""
-    return BucketPlan(tuple(Bucket(length, length, rows) for length in LENGTHS), LONGEST)
+def square_plan(rows: int, multiple: int = 1) -> BucketPlan:
+    """Shapes for lines of any length up to `LONGEST`, sources and targets alike.
+
+    `rows` rows up to `FULL` tokens and fewer beyond, so that one long line takes no more memory than a batch of
+    short ones; always in `multiple`s, the devices that share a batch.
+    """
+
+    def fitting(length: int) -> int:
+        return -(-max(rows * FULL // max(length, FULL), 1) // multiple) * multiple
+
+    return BucketPlan(tuple(Bucket(length, length, fitting(length)) for length in LENGTHS), LONGEST)
 
 
 class Translator:
@@ -146,7 +157,7 @@ class Translator:
         beam_size = decoding.beam_size if beam_size is None else beam_size
         penalty = decoding.length_penalty if length_penalty is None else length_penalty
         shortest = decoding.min_length if min_length is None else min_length
-        if sampling is None and n_best > beam_size:
+        if sampling is None and n_best > beam_size > 0:
             raise ConfigError(f"{n_best} best of a beam of {beam_size}: make --beam-size at least as large as --n-best")
         if prefixes is not None and len(prefixes) != len(lines):
             raise ConfigError(f"{len(prefixes)} prefixes for {len(lines)} lines: give one a line, empty where there is none")
@@ -154,7 +165,7 @@ class Translator:
         sources = TokenArray.from_lists(self.vocabularies.source.encode([lines[i] for i in filled]))
         starts = self.vocabularies.target.encode([prefixes[i] for i in filled]) if prefixes else None
         numbers = np.asarray(filled, np.int64) + first_line
-        batches = EvaluationBatches(sources, None, square_plan(self._rows(len(filled), batch_size)), numbers)
+        batches = EvaluationBatches(sources, None, self._plan(len(filled), batch_size), numbers)
         outputs = []
         for index in range(len(batches)):
             shape, members = batches.shape(index), batches.indices(index)
@@ -194,8 +205,8 @@ class Translator:
         if len(sources) != len(targets):
             raise ConfigError(f"{len(sources)} source and {len(targets)} target lines: they must be as many")
         source, target = self.vocabularies.source.encode(list(sources)), self.vocabularies.target.encode(list(targets))
-        rows = self._rows(len(sources), batch_size)
-        batches = EvaluationBatches(TokenArray.from_lists(source), TokenArray.from_lists(target), square_plan(rows))
+        plan = self._plan(len(sources), batch_size)
+        batches = EvaluationBatches(TokenArray.from_lists(source), TokenArray.from_lists(target), plan)
         outputs = []
         for batch in batches:
             with self._on_mesh():
@@ -233,12 +244,13 @@ class Translator:
         logits = self.model.apply({"params": params}, batch["source"], batch["target"])
         return token_log_probs(logits, batch["target"], batch["target"] != PAD)
 
-    def _rows(self, lines: int, batch_size: int | None) -> int:
-        """Rows of a batch: the batch size, or the power of two that holds fewer lines."""
+    def _plan(self, lines: int, batch_size: int | None) -> BucketPlan:
+        """Shapes with as many rows as the batch size, or the power of two that holds fewer lines."""
         rows = self.decoding.batch_size if batch_size is None else batch_size
         if rows < 1:
             raise ConfigError(f"a batch size of {rows}: it must be at least 1")
-        return min(rows, 1 << max(lines - 1, 0).bit_length())
+        ways = 1 if self.mesh is None else self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        return square_plan(min(rows, 1 << max(lines - 1, 0).bit_length()), ways)
 
     @staticmethod
     def _prefix(starts, members, max_length) -> tuple[np.ndarray, np.ndarray]:
