@@ -3,6 +3,8 @@
 Tolerance of float32 logits, which are of size 1 to 10: 5e-5.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,10 +22,13 @@ SOURCE = jnp.asarray(random_ids(SOURCE_LENGTHS, 8, seed=1))
 TARGET = jnp.asarray(random_ids(TARGET_LENGTHS, 8, seed=2))
 
 
+@functools.cache
+def compiled(model):
+    return jax.jit(model.apply)
+
+
 def logits_of(model, params, source, target):
-    return np.asarray(
-        jax.jit(model.apply)({"params": float32(params)}, jnp.asarray(source), jnp.asarray(target))
-    )
+    return np.asarray(compiled(model)({"params": float32(params)}, jnp.asarray(source), jnp.asarray(target)))
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +61,15 @@ def test_logits_loss_and_gradients_are_those_of_float64(norm, positions, tie):
         rows = zip(expected_logits(params), TARGET, TARGET_LENGTHS)
         return np.sum([reference.smoothed_loss(x, np.asarray(t[:n]), 0.1) for x, t, n in rows], axis=0)
 
-    for row, exact, length in zip(
-        logits_of(model, params, SOURCE, TARGET), expected_logits(params), TARGET_LENGTHS
-    ):
-        np.testing.assert_allclose(row[:length], exact, atol=ATOL)
-
     objective, batch = translation_objective(model, 0.1), {"source": SOURCE, "target": TARGET}
 
     def loss(params):
         sums = objective(params, batch, None)
-        return sums["loss"], sums
+        return sums["loss"], (sums, model.apply({"params": params}, SOURCE, TARGET))
 
-    (_, sums), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(float32(params))
+    (_, (sums, logits)), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(float32(params))
+    for row, exact, length in zip(logits, expected_logits(params), TARGET_LENGTHS):
+        np.testing.assert_allclose(row[:length], exact, atol=ATOL)
     assert sums["tokens"] == sum(TARGET_LENGTHS)
     np.testing.assert_allclose((sums["loss"], sums["nll"]), expected_sums(params), rtol=1e-5)
 
@@ -132,24 +134,31 @@ def test_vmap_over_examples_equals_the_batched_call(small):
     np.testing.assert_allclose(jax.jit(jax.vmap(single))(SOURCE, TARGET), logits, atol=ATOL)
 
 
-def test_empty_rows_have_no_weight_and_finite_gradients(small):
+def test_loss_and_gradient_of_a_batch_are_the_sums_of_its_rows_and_empty_rows_add_nothing(small):
     model, params, _ = small
     objective = translation_objective(model, 0.1)
-    empty = {"source": jnp.pad(SOURCE, ((0, 2), (0, 0))), "target": jnp.pad(TARGET, ((0, 2), (0, 0)))}
 
-    def sums_and_gradient(batch):
-        return jax.jit(jax.value_and_grad(lambda p: objective(p, batch, None)["loss"]))(float32(params))
+    @jax.jit
+    def loss_and_gradient(source, target):
+        batch = {"source": source, "target": target}
+        return jax.value_and_grad(lambda p: objective(p, batch, None)["loss"])(float32(params))
 
-    (loss, gradient), (padded, with_empty) = map(
-        sums_and_gradient, ({"source": SOURCE, "target": TARGET}, empty)
+    first = jnp.array([[True], [False], [False]])
+    parts = [
+        loss_and_gradient(jnp.where(keep, SOURCE, 0), jnp.where(keep, TARGET, 0)) for keep in (first, ~first)
+    ]
+    empty = loss_and_gradient(jnp.zeros_like(SOURCE), jnp.zeros_like(TARGET))
+    jax.tree.map(
+        lambda whole, *parts: np.testing.assert_allclose(sum(parts), whole, rtol=1e-4, atol=1e-5),
+        loss_and_gradient(SOURCE, TARGET),
+        *parts,
     )
-    np.testing.assert_allclose(padded, loss, rtol=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), with_empty, gradient)
+    jax.tree.map(lambda x: np.testing.assert_array_equal(x, 0), empty)
 
 
 def test_dropout_is_on_only_where_a_key_is_given(small):
     model, params, _ = small
-    objective, batch = jax.jit(translation_objective(model, 0.0)), {"source": SOURCE, "target": TARGET}
+    objective, batch = jax.jit(translation_objective(model, 0.1)), {"source": SOURCE, "target": TARGET}
     plain, *drawn = [
         float(objective(float32(params), batch, key)["loss"])
         for key in (None, jax.random.key(0), jax.random.key(0), jax.random.key(1))
@@ -162,29 +171,25 @@ def test_bfloat16_computes_in_half_precision_and_keeps_the_rest_in_float32(small
     model = small_model(norm="post", compute_dtype="bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(unbox(parameter_shapes(model)))} == {jnp.dtype("float32")}
 
-    def everything(params, source, target):
-        encoded, _ = model.apply(params, source, method="encode")
-        hidden, _ = model.apply(params, encoded, target, method="decode")
-        return encoded.memory, hidden, model.apply(params, hidden, method="logits")
+    batch = {"source": SOURCE, "target": TARGET}
 
-    memory, hidden, logits = jax.jit(everything)({"params": float32(params)}, SOURCE, TARGET)
-    assert (memory.dtype, hidden.dtype, logits.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)
+    @jax.jit
+    def everything(params):
+        encoded, _ = model.apply({"params": params}, SOURCE, method="encode")
+        hidden, _ = model.apply({"params": params}, encoded, TARGET, method="decode")
+        logits = model.apply({"params": params}, hidden, method="logits")
+        return encoded.memory, hidden, logits, jax.grad(loss_of(model))(params), loss_of(model)(params)
+
+    def loss_of(model):
+        return lambda params: translation_objective(model, 0.1)(params, batch, None)["loss"]
+
+    memory, hidden, logits, gradient, loss = everything(float32(params))
+    assert (memory.dtype, hidden.dtype) == (jnp.bfloat16, jnp.bfloat16)
+    assert {leaf.dtype for leaf in jax.tree.leaves((logits, gradient, loss))} == {jnp.dtype("float32")}
     # Eight bits through ten sub-layers.
     assert np.abs(logits - exact).mean() < 0.02 * np.abs(exact).mean() + 0.02
-    batch = {"source": SOURCE, "target": TARGET}
-    (loss, full), gradient = (
-        [
-            translation_objective(m, 0.1)(float32(params), batch, None)["loss"]
-            for m in (model, small_model(norm="post"))
-        ],
-        jax.eval_shape(
-            jax.grad(lambda p: translation_objective(model, 0.1)(p, batch, None)["loss"]), float32(params)
-        ),
-    )
-    assert loss.dtype == jnp.float32 and {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {
-        jnp.dtype("float32")
-    }
-    np.testing.assert_allclose(loss, full, rtol=0.02)
+    sums = [reference.smoothed_loss(row, np.asarray(t), 0.1) for row, t in zip(np.float64(exact), TARGET)]
+    np.testing.assert_allclose(loss, np.sum(sums, axis=0)[0], rtol=0.02)
 
 
 def test_one_table_needs_one_vocabulary():
