@@ -57,7 +57,17 @@ def test_foreign_projects_train_with_the_installed_wheel(wheel, tmp_path):
     constraints = ROOT / f"constraints-{sys.version_info.major}.{sys.version_info.minor}.txt"
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", constraints, wheel]
+    install = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "-c",
+        constraints,
+        wheel,
+    ]
     subprocess.run(install, check=True)
     project = tmp_path / "project"
     project.mkdir()
@@ -65,15 +75,22 @@ def test_foreign_projects_train_with_the_installed_wheel(wheel, tmp_path):
 
     def run(*arguments):
         command = [python, "-I", *arguments]
-        return subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, cwd=project, env=environment, check=True, capture_output=True, text=True
+        ).stdout
 
-    assert Path(run("-c", "import flaxnmt; print(flaxnmt.__file__)").strip()).is_relative_to(tmp_path / "venv")
+    assert Path(run("-c", "import flaxnmt; print(flaxnmt.__file__)").strip()).is_relative_to(
+        tmp_path / "venv"
+    )
     for script in ("foreign_linen.py", "foreign_nnx.py"):
         shutil.copy(ROOT / "tests/reuse" / script, project)
         losses = json.loads(run(script))
         assert losses[0] > 1.9
         assert sum(losses[-10:]) < 1.0
-    assert "translate" in subprocess.run([python.with_name("flaxnmt"), "--help"], capture_output=True, text=True).stdout
+    assert (
+        "translate"
+        in subprocess.run([python.with_name("flaxnmt"), "--help"], capture_output=True, text=True).stdout
+    )
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])

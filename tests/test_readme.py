@@ -35,7 +35,12 @@ def test_commands_are_understood(command):
         assert parsed.run and parsed.train and parsed.dev
     else:
         assert program == "flaxnmt"
-        commands = {"translate": cli.Translate, "score": cli.Score, "evaluate": cli.Evaluate, "check-data": cli.CheckData}
+        commands = {
+            "translate": cli.Translate,
+            "score": cli.Score,
+            "evaluate": cli.Evaluate,
+            "check-data": cli.CheckData,
+        }
         tyro.cli(commands[arguments[0]], args=arguments[1:])
 
 

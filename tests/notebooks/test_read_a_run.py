@@ -16,7 +16,8 @@ NOTEBOOK = ROOT / "experiments/notebooks/read_a_run.ipynb"
 TINY_RUN = (
     "discourse_demo --train discourse:train:40 --dev discourse:dev:1 --test discourse:dev:1 "
     "--model.d-model 16 --model.encoder.layers 1 --model.decoder.layers 1 --data.tokenizer.vocab-size 300 "
-    "--data.batch-tokens 256 --data.buckets 1 --max-steps 6 --training.evaluate-every 3 --training.log-every 2"
+    "--data.batch-tokens 256 --data.buckets 1 --max-steps 6 --training.evaluate-every 3 "
+    "--training.log-every 2"
 )
 
 
@@ -66,7 +67,9 @@ def test_scores_have_signatures_and_translations_their_alternatives(executed):
 
 
 def test_the_example_of_the_readme_reads_the_run(run, capsys):
-    (code,) = re.findall(r"```python\n([^`]*open_run[^`]*)```", (ROOT / "README.md").read_text(encoding="utf-8"))
+    (code,) = re.findall(
+        r"```python\n([^`]*open_run[^`]*)```", (ROOT / "README.md").read_text(encoding="utf-8")
+    )
     exec(code.replace("runs/mine", str(run)), {})
     d_model, *_ = capsys.readouterr().out.splitlines()[-1].split()
     assert d_model == "16"

@@ -1,6 +1,6 @@
 """A Linen project of its own that reverses sequences with the layers of flaxnmt; prints its losses as JSON.
 
-    python foreign_linen.py [--unboxed]
+python foreign_linen.py [--unboxed]
 """
 
 import json

@@ -31,7 +31,9 @@ class Reverser(nnx.Module):
         # Parameters carry logical axes; without a mesh they stay whole.
         with nnx.use_eager_sharding(False):
             self.layer = bridge.lazy_init(bridge.ToNNX(layer, rngs=rngs), x, context)
-            self.attention = bridge.lazy_init(bridge.ToNNX(MultiHeadAttention(D, heads=2), rngs=rngs), x, x, context)
+            self.attention = bridge.lazy_init(
+                bridge.ToNNX(MultiHeadAttention(D, heads=2), rngs=rngs), x, x, context
+            )
         self.out = nnx.Linear(D, SYMBOLS, rngs=rngs)
 
     def __call__(self, tokens, deterministic=True):
@@ -58,7 +60,9 @@ def train(steps=150):
         return value
 
     key = jax.random.key(0)
-    return [float(value) for value in [step(model, optimizer, jax.random.fold_in(key, i)) for i in range(steps)]]
+    return [
+        float(value) for value in [step(model, optimizer, jax.random.fold_in(key, i)) for i in range(steps)]
+    ]
 
 
 if __name__ == "__main__":

@@ -43,7 +43,9 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_one_example_at_a_time_equals_the_batch(name):
     function, arguments = CASES[name]
-    assert_allclose(jax.jit(jax.vmap(function))(*arguments), jax.jit(function)(*arguments), rtol=1e-5, atol=1e-6)
+    assert_allclose(
+        jax.jit(jax.vmap(function))(*arguments), jax.jit(function)(*arguments), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_gradients_of_examples_equal_those_of_the_batch():
@@ -51,7 +53,9 @@ def test_gradients_of_examples_equal_those_of_the_batch():
         return jnp.sum(jnp.sin(dot_product_attention(query, key, value, mask)))
 
     one = jax.jit(jax.vmap(jax.grad(loss, argnums=(0, 1, 2))))
-    for ours, batched in zip(one(QUERY, KEY, VALUE, MASK), jax.grad(loss, argnums=(0, 1, 2))(QUERY, KEY, VALUE, MASK)):
+    for ours, batched in zip(
+        one(QUERY, KEY, VALUE, MASK), jax.grad(loss, argnums=(0, 1, 2))(QUERY, KEY, VALUE, MASK)
+    ):
         assert_allclose(ours, batched, rtol=1e-4, atol=1e-6)
 
 
