@@ -6,12 +6,15 @@ Works at any time: on a finished run, on one that is still training, and on one 
 """
 
 import json
+import logging
 import statistics
 import sys
 from pathlib import Path
 
 from flaxnmt.errors import RunError
 from flaxnmt.training.metrics import Row, number, read_metrics
+
+log = logging.getLogger(__name__)
 
 REPORT, CURVES = "report.md", "curves.png"
 COUNTS = {
@@ -174,7 +177,7 @@ def latest(key: str, rows: list[Row], run: dict) -> object:
 
 
 def draw_curves(rows: list[Row], metric: str, path: Path) -> bool:
-    """Draw loss, development score, learning rate and speed; False if there is nothing to draw."""
+    """Draw loss, development score, learning rate and speed; False if there is nothing to draw, or to draw with."""
     scores = [key for key in dict.fromkeys((metric, "bleu", "chrf")) if key != "loss"]
     panels = [
         ("Loss per target token (nats)", [("train", "loss"), ("dev", "loss")]),
@@ -187,8 +190,12 @@ def draw_curves(rows: list[Row], metric: str, path: Path) -> bool:
     }
     if not any(steps for lines in curves.values() for _, _, steps, _ in lines):
         return False
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        log.warning("no curves without matplotlib: pip install 'flaxnmt[plots]', then python -m experiments.report RUN")
+        return False
 
     figure = Figure(figsize=(11, 7), layout="constrained")
     for axes, (title, lines) in zip(figure.subplots(2, 2).flat, curves.items()):
