@@ -177,7 +177,7 @@ def latest(key: str, rows: list[Row], run: dict) -> object:
 
 
 def draw_curves(rows: list[Row], metric: str, path: Path) -> bool:
-    """Draw loss, development score, learning rate and speed; False if there is nothing to draw, or to draw with."""
+    """Draw loss, development score, learning rate and speed; False if there is nothing to draw (with)."""
     scores = [key for key in dict.fromkeys((metric, "bleu", "chrf")) if key != "loss"]
     panels = [
         ("Loss per target token (nats)", [("train", "loss"), ("dev", "loss")]),
@@ -194,7 +194,7 @@ def draw_curves(rows: list[Row], metric: str, path: Path) -> bool:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        log.warning("no curves without matplotlib: pip install 'flaxnmt[plots]', then python -m experiments.report RUN")
+        log.warning("no curves without matplotlib: pip install 'flaxnmt[plots]', then make the report again")
         return False
 
     figure = Figure(figsize=(11, 7), layout="constrained")
