@@ -1,0 +1,77 @@
+"""How a run ends: patience, time, a loss that is not finite; and what is written on the way."""
+
+import math
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+from experiments.train import main
+from flaxnmt import open_run
+from tiny_runs import TINY, finish, start, write_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def rows(run, kind):
+    return [row for row in open_run(run).metrics if row["kind"] == kind]
+
+
+def test_patience_ends_a_run_that_does_not_get_better(corpus, tmp_path):
+    run = tmp_path / "run"
+    # With an average of checkpoints at the end, and TensorBoard. BLEU does not get better than 100.
+    options = "--max-epochs 100 --training.evaluate-every 20 --training.patience 2 --training.average last "
+    options += "--training.average-count 2 --training.tensorboard"
+    _, err = finish(start("experiments.train", *TINY, *corpus, *options.split(), "--run", str(run)))
+    scores = [row["bleu"]["score"] for row in rows(run, "dev")]
+    assert max(scores[:-3], default=0) < scores[-3] and max(scores[-2:]) <= scores[-3]
+    end = 20 * len(scores)
+    assert 60 <= end < 500 and rows(run, "event")[-1]["step"] == end
+    assert rows(run, "event")[-1]["best_step"] == end - 40
+    averaged, test = rows(run, "test")
+    assert averaged["set"] == f"dev, mean of steps {end - 20} {end}" and "mean of 2 checkpoints · dev " in err
+    assert "loss" not in test and test["lines"] == 8
+    board = b"".join(path.read_bytes() for path in (run / "tensorboard").glob("events.*"))
+    for tag in (b"train/loss", b"train/target_tokens_per_second", b"dev/bleu", b"dev/perplexity", b"test/chrf"):
+        assert tag in board
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
+    run = tmp_path / "run"
+    options = "--max-steps 1000 --optimizer.learning-rate 1e30 --training.max-bad-steps 3 --training.log-every 1"
+    process = start("experiments.train", *TINY, *corpus, *options.split(), "--run", str(run))
+    said = finish(process, code=2)[1].splitlines()[-1]
+    assert said.startswith("error: the loss was not finite in 3 updates in a row, up to step 4, and none of them was applied")
+    assert "--optimizer.learning-rate" in said
+    train = rows(run, "train")
+    assert math.isfinite(train[0]["loss"]) and [row["bad_steps"] for row in train[:4]] == [0, 1, 2, 3]
+    assert rows(run, "event")[-1] | {"time": 0} == {"step": 4, "time": 0, "kind": "event", "event": "diverged"}
+
+
+def test_minutes_are_those_of_all_continuations_and_meshes_may_change(trained, tmp_path, caplog):
+    run = tmp_path / "run"
+    shutil.copytree(trained.directory, run)
+    began = time.monotonic()
+    # Trained on one device; here are eight. The minutes of the run so far are more than it may have.
+    assert main([*trained.arguments, "--run", str(run), "--max-epochs", "50", "--max-minutes", "0.01"]) == 0
+    assert f"continues {run} from step 200, best loss" in caplog.text and "devices: 8 x cpu" in caplog.text
+    assert rows(run, "train") == rows(trained.directory, "train")
+    earlier, now = (rows(place, "event")[-1] for place in (trained.directory, run))
+    assert (now["event"], now["step"]) == ("finished", 200)
+    # Finishing again measures the test set again, and nothing else is there twice.
+    assert len(rows(run, "test")) == 1 and rows(run, "dev") == rows(trained.directory, "dev")
+    assert 0 < 60 * (now["minutes"] - earlier["minutes"]) < time.monotonic() - began
+    np.testing.assert_equal(open_run(run).params, open_run(trained.directory).params)
+
+
+@pytest.mark.slow
+def test_time_ends_a_run(corpus, tmp_path):
+    run = tmp_path / "run"
+    assert main([*TINY, *corpus, "--max-steps", "1000000", "--max-minutes", "0.5", "--run", str(run)]) == 0
+    end = rows(run, "event")[-1]
+    assert end["event"] == "finished" and 0.5 < end["minutes"] < 1.0 and 0 < end["step"] < 1000000
+    assert rows(run, "dev")[-1]["step"] == end["step"]

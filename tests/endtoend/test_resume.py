@@ -1,0 +1,53 @@
+"""The same command again continues, and ends where an unbroken run ends, bit for bit."""
+
+import random
+import signal
+
+import pytest
+
+from flaxnmt.training.metrics import read_metrics
+from interruptions import (
+    after_the_start,
+    assert_same_run,
+    before_the_first_checkpoint,
+    completed,
+    end_live,
+    kill,
+    progress,
+    while_saving,
+)
+from tiny_runs import finish, start
+
+
+def test_stops_kills_and_limits_leave_no_trace(trained, tmp_path):
+    run = tmp_path / "run"
+    kill(trained.arguments, run, before_the_first_checkpoint(run))
+    kill(trained.arguments, run, while_saving(run, later=10, delay=0.002))
+    half = completed(run)[-1]
+    code, err = end_live(trained.arguments, run, lambda: completed(run)[-1] > half, signal.SIGTERM)
+    assert code == 42
+    stopped = completed(run)[-1]
+    assert half < stopped < 200 and f"asked to stop: saved at step {stopped}; the same command continues" in err
+    assert f"continues {run} from step {half}" in err and "Traceback" not in err
+    limit = 40 * (stopped // 40) + 40
+    finish(start("experiments.train", *trained.arguments, "--run", str(run), "--max-steps", str(limit)))
+    assert completed(run)[-1] == limit and progress(run, limit)["step"] == limit
+    finish(start("experiments.train", *trained.arguments, "--run", str(run)))
+    assert_same_run(run, trained.directory)
+    events = [row["event"] for row in read_metrics(run) if row["kind"] == "event"]
+    assert events == ["started", "started", "started", "preempted", "started", "finished", "started", "finished"]
+
+
+@pytest.mark.slow
+def test_ten_kills_leave_no_trace(trained, tmp_path):
+    arguments = [*trained.arguments, "--max-epochs", "120"]
+    unbroken, run = tmp_path / "unbroken", tmp_path / "run"
+    finish(start("experiments.train", *arguments, "--run", str(unbroken)))
+    kill(arguments, run, before_the_first_checkpoint(run))
+    draw = random.Random()
+    for _ in range(3):
+        kill(arguments, run, while_saving(run, later=10, delay=draw.random() * 0.005))
+    for _ in range(6):
+        kill(arguments, run, after_the_start(run, delay=draw.random() * 1.5))
+    finish(start("experiments.train", *arguments, "--run", str(run)))
+    assert_same_run(run, unbroken)
