@@ -1,12 +1,14 @@
 """Which run a training may continue, and what of an earlier start it may use."""
 
+import json
 import shutil
 from pathlib import Path
 
 from flaxnmt.config import Config
 from flaxnmt.config_io import differences
+from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.errors import ConfigError, RunError, UserError
-from flaxnmt.run import CHECKPOINTS, TOKENIZER, read_config
+from flaxnmt.run import CHECKPOINTS, RECORD, TOKENIZER, read_config
 
 MAY_CHANGE = (
     "training.max_steps",
@@ -39,7 +41,9 @@ def check(config: Config, directory: Path) -> None:
     training = config.training
     limits = (training.max_steps, training.max_epochs, training.max_minutes, training.patience)
     if all(limit is None for limit in limits):
-        raise ConfigError("training has no end: give --max-steps, --max-epochs, --max-minutes or --training.patience")
+        raise ConfigError(
+            "training has no end: give --max-steps, --max-epochs, --max-minutes or --training.patience"
+        )
     if training.metric != "loss" and training.evaluate_translations == 0:
         raise ConfigError(
             f"training.metric {training.metric} needs translations: "
@@ -50,14 +54,31 @@ def check(config: Config, directory: Path) -> None:
     may_change = set(MAY_CHANGE)
     if config.optimizer.schedule == "cosine":
         may_change.remove("training.max_steps")
-    changed = [line for line in differences(read_config(directory), config) if line.split(":")[0] not in may_change]
+    changed = [
+        line for line in differences(read_config(directory), config) if line.split(":")[0] not in may_change
+    ]
     if changed:
         raise RunError(
             f"{directory} was trained with another configuration ({'; '.join(changed)}): "
             "give the same, or another --run directory"
         )
     if not (directory / TOKENIZER).is_dir():
-        raise RunError(f"{directory / TOKENIZER} is missing: bring it back, as a new one would not fit the checkpoints")
+        raise RunError(
+            f"{directory / TOKENIZER} is missing: bring it back, as a new one would not fit the checkpoints"
+        )
+
+
+def check_corpus(corpus: TokenCorpus, directory: Path) -> None:
+    """Refuses to continue a run on other training pairs than it began with: its place among them would be lost."""
+    path = directory / RECORD
+    if not has_checkpoint(directory) or not path.exists():
+        return
+    known = json.loads(path.read_text(encoding="utf-8")).get("training_corpus")
+    if known is not None and known != corpus.checksum():
+        raise RunError(
+            f"{directory}: the training corpus is not the one that this run began with: bring that one back, "
+            f"or train in another --run directory with --init-from {directory}"
+        )
 
 
 def has_checkpoint(directory: Path) -> bool:
@@ -76,7 +97,9 @@ def make_directory(directory: Path, config: Config) -> None:
         if not has_checkpoint(directory) and not is_saved(config, directory):
             shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
     except OSError as error:
-        raise RunError(f"{directory}: no run directory can be made there ({error.strerror}); give another --run") from None
+        raise RunError(
+            f"{directory}: no run directory can be made there ({error.strerror}); give another --run"
+        ) from None
 
 
 def is_saved(config: Config, directory: Path) -> bool:

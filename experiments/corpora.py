@@ -12,7 +12,6 @@ from jax.experimental import multihost_utils
 from flaxnmt.config import DataConfig
 from flaxnmt.data.batches import EvaluationBatches, TrainBatches
 from flaxnmt.data.buckets import extend, plan_buckets
-from flaxnmt.data.documents import Document
 from flaxnmt.data.readers import read
 from flaxnmt.data.shards import TokenArray, TokenCorpus, file_stamp, tokenize_corpus
 from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
@@ -28,11 +27,19 @@ class TextPairs:
     targets: list[str]
 
     @classmethod
-    def of(cls, documents: list[Document]) -> "TextPairs":
+    def of(cls, paths: tuple[str, ...], paragraphs: bool) -> "TextPairs":
+        """Reads an evaluation set.
+
+        Raises:
+          DataError: if a line has no target.
+        """
+        documents = list(read(*paths, paragraphs=paragraphs))
         pairs = [sentence for document in documents for sentence in document]
         missing = next((pair for pair in pairs if pair.target is None), None)
         if missing is not None:
-            raise DataError(f"line {missing.line}: an evaluation set needs targets, and this line has none")
+            raise DataError(
+                f"{paths[0]}:{missing.line}: an evaluation set needs targets, and this line has none"
+            )
         return cls([pair.source for pair in pairs], [pair.target for pair in pairs])
 
     def __len__(self) -> int:
@@ -61,7 +68,9 @@ def prepare(config: DataConfig, directory: Path, seed: int) -> Corpora:
     """
     for name in ("train", "dev"):
         if not getattr(config, name):
-            raise ConfigError(f"no --{name} corpus: give two parallel files, a document file, tfds:NAME or discourse")
+            raise ConfigError(
+                f"no --{name} corpus: give two parallel files, a document file, tfds:NAME or discourse"
+            )
     _make_once(config, directory)
     vocabularies = Vocabularies.load(directory / TOKENIZER)
     corpus = TokenCorpus.open(directory / "data" / "train")
@@ -75,14 +84,14 @@ def prepare(config: DataConfig, directory: Path, seed: int) -> Corpora:
         length_multiple=config.length_multiple,
     )
     batches = TrainBatches(corpus, plan, seed)
-    dev = TextPairs.of(list(read(*config.dev, paragraphs=config.paragraphs)))
+    dev = TextPairs.of(config.dev, config.paragraphs)
     source, target = (
         TokenArray.from_lists(tokenizer.encode(texts))
         for tokenizer, texts in ((vocabularies.source, dev.sources), (vocabularies.target, dev.targets))
     )
     longest = max(plan.max_length, 1024)
     dev_batches = EvaluationBatches(source, target, extend(plan, longest, rows_multiple=config.rows_multiple))
-    test = TextPairs.of(list(read(*config.test, paragraphs=config.paragraphs))) if config.test else None
+    test = TextPairs.of(config.test, config.paragraphs) if config.test else None
     return Corpora(vocabularies, batches, dev, dev_batches, test)
 
 

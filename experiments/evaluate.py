@@ -20,7 +20,9 @@ class Evaluator:
       whole: sharding of what every device has all of.
     """
 
-    def __init__(self, objective: Objective, translator: Translator, corpora: Corpora, translations: int | None):
+    def __init__(
+        self, objective: Objective, translator: Translator, corpora: Corpora, translations: int | None
+    ):
         self.translator = translator
         self.dev, self.batches = corpora.dev, corpora.dev_batches
         self.translations = len(self.dev) if translations is None else min(translations, len(self.dev))

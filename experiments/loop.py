@@ -47,15 +47,17 @@ class History:
     best: float | None = None
     best_step: int = 0
     evaluations_since_best: int = 0
+    best_loss: float | None = None
     evaluated: int | None = None
 
-    def note(self, score: float, step: int, larger_is_better: bool) -> bool:
-        """Takes in a development score; whether it is the best so far."""
+    def note(self, score: float, loss: float, step: int, larger_is_better: bool) -> bool:
+        """Takes in a development score; whether it is the best so far, by the loss among equal scores."""
         none = self.best is None or math.isnan(self.best)
         better = none or (score > self.best if larger_is_better else score < self.best)
+        better = better or (score == self.best and self.best_loss is not None and loss < self.best_loss)
         self.evaluated = step
         if better:
-            self.best, self.best_step, self.evaluations_since_best = score, step, 0
+            self.best, self.best_loss, self.best_step, self.evaluations_since_best = score, loss, step, 0
         else:
             self.evaluations_since_best += 1
         return better
@@ -122,7 +124,9 @@ class Loop:
         left = None if budget is None else max(budget * 60 - history.seconds, 0.0)
         self.total = self._last_step()
         with (
-            MetricsWriter(self.directory, self.config.training.tensorboard, resume_step=start) as self.metrics,
+            MetricsWriter(
+                self.directory, self.config.training.tensorboard, resume_step=start
+            ) as self.metrics,
             Progress(self.total, start, left, show=jax.process_index() == 0) as self.progress,
         ):
             self.metrics.event(start, "started", seconds=history.seconds)
@@ -197,9 +201,11 @@ class Loop:
             return True
         if training.max_minutes is None:
             return False
+        if jax.process_count() > 1 and step % training.log_every:
+            return False
         over = self._seconds() >= training.max_minutes * 60
         if jax.process_count() > 1:
-            # Clocks differ, and all processes must leave after the same update.
+            # Clocks differ, and all processes must leave after the same update; asked seldom, since it waits.
             over = bool(multihost_utils.broadcast_one_to_all(np.asarray(over)))
         return over
 
@@ -225,7 +231,9 @@ class Loop:
                 for name in steps[0] if name not in ("tokens", "learning_rate", "bad_steps", "bad_in_a_row")
             }  # fmt: skip
             last = {name: steps[-1][name] for name in ("learning_rate", "bad_steps")}
-            speed = rates(seconds, len(steps), tokens, interval.tokens, interval.slots, interval.flops, self.peak)
+            speed = rates(
+                seconds, len(steps), tokens, interval.tokens, interval.slots, interval.flops, self.peak
+            )
             return means | last | speed | known
 
         return {"metrics": interval.metrics}, "train", derive
@@ -249,12 +257,14 @@ class Loop:
         row["seconds"] = time.monotonic() - began
         metric = row[self.config.training.metric]
         score = metric["score"] if isinstance(metric, dict) else metric
-        best = history.note(score, step, self.larger_is_better)
+        best = history.note(score, row["loss"], step, self.larger_is_better)
         self.scored = (step, score)
         self._show(self.metrics.flush())
         self.metrics.write(step, "dev", row)
         if jax.process_index() == 0 and outputs:
-            (self.directory / "dev.txt").write_text("".join(f"{line}\n" for line in outputs), encoding="utf-8")
+            (self.directory / "dev.txt").write_text(
+                "".join(f"{line}\n" for line in outputs), encoding="utf-8"
+            )
         self.progress.say(f"step {step} · dev {brief(row)}{' · best so far' if best else ''}")
         if best:
             self._export(self._evaluated(state))
@@ -275,7 +285,9 @@ class Loop:
         history.seconds = self._seconds()
         progress = vars(history) | {"step": step}
         scored, score = self.scored
-        self.checkpoints.save(step, state.params, rest, progress, metric=score if scored == step else None, wait=wait)
+        self.checkpoints.save(
+            step, state.params, rest, progress, metric=score if scored == step else None, wait=wait
+        )
 
     def _finish(self, state: TrainState, step: int, history: History) -> None:
         """Averages, exports, scores the test set, and writes the last rows."""
@@ -283,22 +295,34 @@ class Loop:
         params = None
         if training.average != "none" and state.ema is None:
             last = training.average == "last"
-            steps = (self.checkpoints.last_steps if last else self.checkpoints.best_steps)(training.average_count)
-            abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
+            steps = (self.checkpoints.last_steps if last else self.checkpoints.best_steps)(
+                training.average_count
+            )
+            abstract = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params
+            )
             params = self.checkpoints.average(steps, abstract)
             self._export(params)
             row = self.evaluator(params)[0]
-            self.metrics.write(step, "test", row | {"set": f"dev, mean of steps {' '.join(map(str, sorted(steps)))}"})
+            self.metrics.write(
+                step, "test", row | {"set": f"dev, mean of steps {' '.join(map(str, sorted(steps)))}"}
+            )
             self.progress.say(f"mean of {len(steps)} checkpoints · dev {brief(row)}")
         if self.corpora.test is not None:
-            scores, outputs = self.evaluator.scores(self._exported(state) if params is None else params, self.corpora.test)
+            scores, outputs = self.evaluator.scores(
+                self._exported(state) if params is None else params, self.corpora.test
+            )
             self.metrics.write(step, "test", scores)
             if jax.process_index() == 0:
-                (self.directory / "test.txt").write_text("".join(f"{line}\n" for line in outputs), encoding="utf-8")
+                (self.directory / "test.txt").write_text(
+                    "".join(f"{line}\n" for line in outputs), encoding="utf-8"
+                )
             self.progress.say(f"test {brief(scores)} ({scores['bleu']['signature']})")
         minutes = self._seconds() / 60
         self.metrics.event(step, "finished", minutes=minutes, best_step=history.best_step)
-        self.progress.say(f"finished: {step} updates, {minutes:.1f} minutes, best {history.describe(training.metric)}")
+        self.progress.say(
+            f"finished: {step} updates, {minutes:.1f} minutes, best {history.describe(training.metric)}"
+        )
 
     def _export(self, params: Params) -> None:
         whole = self._whole(params)
@@ -310,10 +334,14 @@ class Loop:
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("parameters are exported")
         found = read_parameters(self.directory / PARAMETERS)
-        return jax.tree.map(lambda old, new: jax.device_put(new.astype(old.dtype), old.sharding), state.params, found)
+        return jax.tree.map(
+            lambda old, new: jax.device_put(new.astype(old.dtype), old.sharding), state.params, found
+        )
 
 
 def brief(row: dict) -> str:
     """The scores of a row in a few words."""
     perplexity = [f"perplexity {row['perplexity']:.3f}"] if "perplexity" in row else []
-    return " · ".join(perplexity + [f"{name} {row[key]['score']:.2f}" for key, name in SCORES.items() if key in row])
+    return " · ".join(
+        perplexity + [f"{name} {row[key]['score']:.2f}" for key, name in SCORES.items() if key in row]
+    )

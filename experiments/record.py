@@ -2,7 +2,6 @@
 
 import logging
 import platform
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,13 +16,14 @@ from flaxnmt.training.state import TrainState
 log = logging.getLogger(__name__)
 
 
-def record(config: Config, mesh: Mesh, state: TrainState, corpora: Corpora, peak: float) -> dict:
+def record(mesh: Mesh, state: TrainState, corpora: Corpora, peak: float, argv: list[str]) -> dict:
     """What `run.json` says of a run."""
     device = jax.devices()[0]
     return {
-        "command": " ".join(["python -m experiments.train", *sys.argv[1:]]),
+        "command": " ".join(["python -m experiments.train", *argv]),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
         "training_pairs": corpora.train.pairs,
+        "training_corpus": corpora.train.corpus.checksum(),
         "skipped_lines": corpora.train.skipped.too_long + corpora.train.skipped.empty,
         "batches_per_epoch": len(corpora.train),
         "shapes": str(corpora.train.plan),
@@ -38,16 +38,30 @@ def record(config: Config, mesh: Mesh, state: TrainState, corpora: Corpora, peak
     }
 
 
-def announce(config: Config, directory: Path, mesh: Mesh, state: TrainState, corpora: Corpora, best: str) -> None:
+def announce(
+    config: Config, directory: Path, mesh: Mesh, state: TrainState, corpora: Corpora, best: str
+) -> None:
     """Says what is about to be trained, on what, and from where; `best` is the score to beat, if there is one."""
     train = corpora.train
     shapes = ", ".join(f"{bucket.rows} x ({bucket.source}, {bucket.target})" for bucket in train.plan.buckets)
-    log.info("data: %s pairs in %s batches an epoch of rows x (source, target) %s", f"{train.pairs:,}", len(train), shapes)
+    log.info(
+        "data: %s pairs in %s batches an epoch of rows x (source, target) %s",
+        f"{train.pairs:,}",
+        len(train),
+        shapes,
+    )
     if train.skipped.too_long or train.skipped.empty:
         log.info("left out: %s", train.skipped)
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    sizes = dict.fromkeys(f"{side.vocab_size:,}" for side in (corpora.vocabularies.source, corpora.vocabularies.target))
-    log.info("model: %s parameters, vocabulary %s (%s)", f"{count:,}", " and ".join(sizes), config.data.tokenizer.kind)
+    sizes = dict.fromkeys(
+        f"{side.vocab_size:,}" for side in (corpora.vocabularies.source, corpora.vocabularies.target)
+    )
+    log.info(
+        "model: %s parameters, vocabulary %s (%s)",
+        f"{count:,}",
+        " and ".join(sizes),
+        config.data.tokenizer.kind,
+    )
     device = jax.devices()[0].device_kind
     axes = ", ".join(f"{name} {size}" for name, size in mesh.shape.items() if size > 1)
     log.info("devices: %d x %s%s", jax.device_count(), device, f" as {axes}" if axes else "")
@@ -57,5 +71,15 @@ def announce(config: Config, directory: Path, mesh: Mesh, state: TrainState, cor
 
 def versions() -> dict[str, str]:
     """Of everything that a result depends on."""
-    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "sentencepiece", "sacrebleu", "numpy")
+    names = (
+        "jax",
+        "jaxlib",
+        "flax",
+        "optax",
+        "orbax-checkpoint",
+        "grain",
+        "sentencepiece",
+        "sacrebleu",
+        "numpy",
+    )
     return {"flaxnmt": flaxnmt.__version__} | {name: version(name) for name in names}

@@ -23,7 +23,7 @@ import tyro
 from tyro.conf import DisallowNone
 
 from experiments import configs
-from experiments.continuing import check, has_checkpoint, make_directory
+from experiments.continuing import check, check_corpus, has_checkpoint, make_directory
 from experiments.corpora import prepare
 from experiments.evaluate import Evaluator
 from experiments.initial import exported, initial_params
@@ -85,7 +85,9 @@ class Arguments:
         """The configuration with the short flags in place."""
         config = self.config
         paths = {name: getattr(self, name) for name in ("train", "dev", "test")}
-        data = dataclasses.replace(config.data, **{name: value for name, value in paths.items() if value is not None})
+        data = dataclasses.replace(
+            config.data, **{name: value for name, value in paths.items() if value is not None}
+        )
         limits = {name: getattr(self, name) for name in ("max_steps", "max_epochs", "max_minutes", "seed")}
         given = {name: value for name, value in limits.items() if value is not None}
         return config.replace(data=data, training=dataclasses.replace(config.training, **given))
@@ -93,14 +95,16 @@ class Arguments:
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    return guarded(lambda: train(parse(argv)), debug="--debug" in argv)
+    return guarded(lambda: train(parse(argv), argv), debug="--debug" in argv)
 
 
 def parse(argv: list[str]) -> Arguments:
     """Arguments from a command line whose first word names a configuration."""
     if not argv or argv[0].startswith("-"):
         listing = "\n".join(f"  {name}" for name in configs.names())
-        print(f"{__doc__}\nConfigurations:\n{listing}\n\nAll fields: python -m experiments.train CONFIG --help")
+        print(
+            f"{__doc__}\nConfigurations:\n{listing}\n\nAll fields: python -m experiments.train CONFIG --help"
+        )
         raise SystemExit(0 if argv[:1] in (["-h"], ["--help"]) else 2)
     config = configs.load(argv[0])
 
@@ -117,17 +121,17 @@ def parse(argv: list[str]) -> Arguments:
     return parsed(read, argv)
 
 
-def train(arguments: Arguments) -> int:
+def train(arguments: Arguments, argv: list[str]) -> int:
     """Runs, or continues, a training; its exit code."""
     began = time.monotonic()
     quiet()
     keep_freed_memory()
     join_processes(arguments.coordinator, arguments.processes, arguments.process)
     with leaving_at_once():
-        return prepare_and_train(arguments, began)
+        return prepare_and_train(arguments, argv, began)
 
 
-def prepare_and_train(arguments: Arguments, began: float) -> int:
+def prepare_and_train(arguments: Arguments, argv: list[str], began: float) -> int:
     """`train` within its cluster; `began` is when the process did, by the monotonic clock."""
     config, directory = arguments.resolved(), arguments.run
     check(config, directory)
@@ -139,6 +143,7 @@ def prepare_and_train(arguments: Arguments, began: float) -> int:
     if first:
         make_directory(directory, config)
     corpora = prepare(config.data, directory, config.training.seed)
+    check_corpus(corpora.train.corpus, directory)
     model = make_model(config, corpora.vocabularies)
     training = config.training
     schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
@@ -164,16 +169,20 @@ def prepare_and_train(arguments: Arguments, began: float) -> int:
                 if initial is not None:
                     state = initial_params(state, initial, arguments.init_from, shardings)
             step = CompiledStep(
-                TrainStep(objective, optimizer, schedule, training.seed, training.ema), shardings, training.accumulate
+                TrainStep(objective, optimizer, schedule, training.seed, training.ema),
+                shardings,
+                training.accumulate,
             )
             translator = Translator(model, state.params, corpora.vocabularies, config.decoding, mesh)
             evaluator = Evaluator(objective, translator, corpora, training.evaluate_translations)
             if first:
                 save_config(directory, config)
-                write_json(directory / RECORD, record(config, mesh, state, corpora, peak))
+                write_json(directory / RECORD, record(mesh, state, corpora, peak, argv))
                 announce(config, directory, mesh, state, corpora, history.describe(training.metric))
             history.seconds += time.monotonic() - began
-            code = Loop(config, directory, corpora, step, evaluator, checkpoints, mesh, peak).run(state, history)
+            code = Loop(config, directory, corpora, step, evaluator, checkpoints, mesh, peak).run(
+                state, history
+            )
     if first and code == 0:
         log.info("report: %s", write_report(directory))
         log.info("to translate: flaxnmt translate --run %s --input FILE", directory)
@@ -191,12 +200,16 @@ def join_processes(coordinator: str | None, processes: int | None, process: int 
             raise ConfigError("--coordinator and --process belong to several processes: give --processes too")
         return
     if processes and (coordinator is None or process is None or not 0 <= process < processes):
-        raise ConfigError(f"{processes} processes need --coordinator HOST:PORT and --process from 0 to {processes - 1}")
+        raise ConfigError(
+            f"{processes} processes need --coordinator HOST:PORT and --process from 0 to {processes - 1}"
+        )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         jax.distributed.initialize(coordinator, processes or None, process)
     except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"the processes of the run did not find each other ({str(error).splitlines()[0]})") from error
+        raise ConfigError(
+            f"the processes of the run did not find each other ({str(error).splitlines()[0]})"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -219,10 +232,14 @@ def leaving_at_once() -> Iterator[None]:
         signal.signal(signal.SIGTERM, earlier)
 
 
-def restored(checkpoints: Checkpoints, shapes: TrainState, shardings: TrainState) -> tuple[TrainState | None, History]:
+def restored(
+    checkpoints: Checkpoints, shapes: TrainState, shardings: TrainState
+) -> tuple[TrainState | None, History]:
     """State and history of the newest sound checkpoint; (None, a new history) where there is none."""
     abstract = jax.tree.map(
-        lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding), shapes, shardings
+        lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
+        shapes,
+        shardings,
     )
     rest = {"opt_state": abstract.opt_state, "ema": abstract.ema, "bad": abstract.bad, "step": abstract.step}
     found = checkpoints.restore(abstract.params, rest)

@@ -81,7 +81,9 @@ class Translate:
                     out.write(f"{hypotheses[0].text}\n")
                 else:
                     for found in hypotheses:
-                        out.write(f"{number} ||| {found.text} ||| {found.score:.4f} ||| {found.log_prob:.4f}\n")
+                        out.write(
+                            f"{number} ||| {found.text} ||| {found.score:.4f} ||| {found.log_prob:.4f}\n"
+                        )
                 out.flush()
         return 0
 
@@ -158,14 +160,18 @@ class Evaluate:
 
         source, reference = list(read_source(self.source)), list(read_source(self.reference))
         _same_length(self.source, source, self.reference, reference)
-        options = dict(beam_size=self.beam_size, length_penalty=self.length_penalty, batch_size=self.batch_size)
+        options = dict(
+            beam_size=self.beam_size, length_penalty=self.length_penalty, batch_size=self.batch_size
+        )
         outputs = open_run(self.run).translate(source, **options)
         if self.output is not None:
             with _writer(self.output) as out:
                 out.writelines(f"{line}\n" for line in outputs)
         scores = {"run": str(self.run)} | evaluate(outputs, reference, language=self.language)
         if self.baseline is not None:
-            scores["bootstrap"] = paired_bootstrap({"baseline": list(read_source(self.baseline)), "run": outputs}, reference)
+            scores["bootstrap"] = paired_bootstrap(
+                {"baseline": list(read_source(self.baseline)), "run": outputs}, reference
+            )
         print(json.dumps(scores, indent=2, ensure_ascii=False))
         return 0
 
@@ -244,7 +250,9 @@ def _writer(path: Path | None) -> Iterator[TextIO]:
 
 def _same_length(first: Path, one: list, second: Path, other: list) -> None:
     if len(one) != len(other):
-        raise DataError(f"{first} has {len(one)} lines and {second} {len(other)}: they must match line by line")
+        raise DataError(
+            f"{first} has {len(one)} lines and {second} {len(other)}: they must match line by line"
+        )
 
 
 if __name__ == "__main__":

@@ -77,7 +77,9 @@ def in_one_line(box: str) -> str:
         else:
             sections[-1].append(text)
     texts = [" ".join(" ".join(lines).split()).rstrip(".") for lines in sections]
-    kept = [text for text in texts if text and not text.startswith(("For full helptext", "Argument helptext"))]
+    kept = [
+        text for text in texts if text and not text.startswith(("For full helptext", "Argument helptext"))
+    ]
     nearest = [re.sub(r"^Perhaps you meant.*?(--[^ ]+).*", r"did you mean \1?", text) for text in kept]
     return "; ".join([*nearest, "--help lists all options"])
 

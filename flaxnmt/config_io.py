@@ -30,17 +30,27 @@ def from_dict(declared: Any, values: Any, where: str = "config") -> Any:
     if not isinstance(values, dict):
         return values
     union = isinstance(declared, types.UnionType) or typing.get_origin(declared) is typing.Union
-    choices = [kind for kind in (typing.get_args(declared) if union else (declared,)) if dataclasses.is_dataclass(kind)]
+    choices = [
+        kind
+        for kind in (typing.get_args(declared) if union else (declared,))
+        if dataclasses.is_dataclass(kind)
+    ]
     named = {kind.__name__: kind for kind in choices}
     kind = values.get(KIND)
     if kind not in named:
-        raise ConfigError(f"{where}: unknown kind {kind!r}: expected one of {sorted(named)}{nearest(str(kind), named)}")
+        raise ConfigError(
+            f"{where}: unknown kind {kind!r}: expected one of {sorted(named)}{nearest(str(kind), named)}"
+        )
     hints = typing.get_type_hints(named[kind])
     unknown = set(values) - set(hints) - {KIND}
     if unknown:
         name = min(unknown)
         raise ConfigError(f"{where}.{name}: no such field in {kind}{nearest(name, hints)}")
-    fields = {name: from_dict(hints[name], value, f"{where}.{name}") for name, value in values.items() if name != KIND}
+    fields = {
+        name: from_dict(hints[name], value, f"{where}.{name}")
+        for name, value in values.items()
+        if name != KIND
+    }
     return named[kind](**fields)
 
 
@@ -61,6 +71,6 @@ def differences(old: Any, new: Any) -> list[str]:
 
 
 def nearest(name: str, known) -> str:
-    """", did you mean X?" for the closest of the known names, or nothing."""
+    """ ", did you mean X?" for the closest of the known names, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f", did you mean {close[0]!r}?" if close else ""

@@ -1,14 +1,14 @@
 """A run directory, which describes itself: what a training leaves behind and what inference starts from.
 
-    config.json       the resolved configuration
-    run.json          command, versions, devices, mesh, parameter count, tokenizer hash, data
-    tokenizer/        the vocabularies
-    data/             the tokenised corpora
-    metrics.jsonl     losses, speeds, scores
-    checkpoints/      what training continues from
-    parameters.npz    what inference uses
-    dev.txt, test.txt translations of the last evaluation and of the test set
-    report.md, curves.png
+config.json       the resolved configuration
+run.json          command, versions, devices, mesh, parameter count, tokenizer hash, data
+tokenizer/        the vocabularies
+data/             the tokenised corpora
+metrics.jsonl     losses, speeds, scores
+checkpoints/      what training continues from
+parameters.npz    what inference uses
+dev.txt, test.txt translations of the last evaluation and of the test set
+report.md, curves.png
 """
 
 import json
@@ -51,7 +51,9 @@ def read_config(directory: Path) -> Config:
     if not Path(directory).is_dir():
         raise RunError(f"{directory}: no such run directory; train one with python -m experiments.train")
     if not path.exists():
-        raise RunError(f"{directory}: no {CONFIG} in it, so it is no run directory or training never started there")
+        raise RunError(
+            f"{directory}: no {CONFIG} in it, so it is no run directory or training never started there"
+        )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
@@ -72,9 +74,13 @@ def make_model(config: Config, vocabularies: Vocabularies) -> Seq2Seq:
     for name, part in (("encoder", model.encoder), ("decoder", model.decoder)):
         if model.d_model % part.attention.heads:
             heads = part.attention.heads
-            raise ConfigError(f"{heads} heads do not divide d_model {model.d_model}: change --model.{name}.attention.heads")
+            raise ConfigError(
+                f"{heads} heads do not divide d_model {model.d_model}: change --model.{name}.attention.heads"
+            )
     if model.tie == "all" and not vocabularies.shared:
-        raise ConfigError("--model.tie all needs one vocabulary: give --model.tie target, or a shared tokenizer")
+        raise ConfigError(
+            "--model.tie all needs one vocabulary: give --model.tie target, or a shared tokenizer"
+        )
     return Seq2Seq(model, *sizes)
 
 
@@ -156,7 +162,9 @@ class Run:
                  zip((self.vocabularies.source, self.vocabularies.target), pair)]  # fmt: skip
         own, cross = decoder
         maps = {"encoder": encoder, "decoder": own, "cross": cross}
-        return {"source": names[0], "target": names[1]} | {name: np.asarray(m)[:, 0] for name, m in maps.items()}
+        return {"source": names[0], "target": names[1]} | {
+            name: np.asarray(m)[:, 0] for name, m in maps.items()
+        }
 
 
 def save_config(directory: Path, config: Config) -> None:

@@ -18,4 +18,5 @@ def keep_freed_memory() -> bool:
     libc = ctypes.CDLL(ctypes.util.find_library("c"))
     # One arena, because the heaps of the others are given back whole; a threshold of -1 never trims.
     settings = ((M_ARENA_MAX, 1), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_TOP_PAD, 2**26))
-    return all([libc.mallopt(name, value) == 1 for name, value in settings])
+    accepted = [libc.mallopt(name, value) == 1 for name, value in settings]
+    return all(accepted)

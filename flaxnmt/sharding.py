@@ -150,5 +150,7 @@ def owned_rows(rows: int, mesh: Mesh, rules: Rules = Rules()) -> slice:
             f"batches of {rows} rows do not divide by the {ways} devices that share them: make --data.batch-tokens "
             "or --data.rows-multiple a multiple that does, or use a mesh with fewer data and fsdp devices"
         )
-    slices = [index[0].indices(rows)[:2] for index in sharding.addressable_devices_indices_map((rows,)).values()]
+    slices = [
+        index[0].indices(rows)[:2] for index in sharding.addressable_devices_indices_map((rows,)).values()
+    ]
     return slice(min(start for start, _ in slices), max(stop for _, stop in slices))

@@ -104,8 +104,12 @@ class Translator:
         self.decoding, self.mesh = decoding, mesh
         whole = None if mesh is None else NamedSharding(mesh, PartitionSpec())
         jit = partial(jax.jit, out_shardings=whole)
-        self._beam = jit(self._beam_search, static_argnames=("max_length", "beam_size", "n_best", "length_penalty"))
-        self._sample = jit(self._draw, static_argnames=("max_length", "samples", "temperature", "top_k", "top_p"))
+        self._beam = jit(
+            self._beam_search, static_argnames=("max_length", "beam_size", "n_best", "length_penalty")
+        )
+        self._sample = jit(
+            self._draw, static_argnames=("max_length", "samples", "temperature", "top_k", "top_p")
+        )
         self._score = jit(self._token_log_probs)
 
     def translate(self, lines: Sequence[str], **options) -> list[str]:
@@ -158,9 +162,13 @@ class Translator:
         penalty = decoding.length_penalty if length_penalty is None else length_penalty
         shortest = decoding.min_length if min_length is None else min_length
         if sampling is None and n_best > beam_size > 0:
-            raise ConfigError(f"{n_best} best of a beam of {beam_size}: make --beam-size at least as large as --n-best")
+            raise ConfigError(
+                f"{n_best} best of a beam of {beam_size}: make --beam-size at least as large as --n-best"
+            )
         if prefixes is not None and len(prefixes) != len(lines):
-            raise ConfigError(f"{len(prefixes)} prefixes for {len(lines)} lines: give one a line, empty where there is none")
+            raise ConfigError(
+                f"{len(prefixes)} prefixes for {len(lines)} lines: give one a line, empty where there is none"
+            )
         filled = [i for i, line in enumerate(lines) if line.strip()]
         sources = TokenArray.from_lists(self.vocabularies.source.encode([lines[i] for i in filled]))
         starts = self.vocabularies.target.encode([prefixes[i] for i in filled]) if prefixes else None
@@ -170,10 +178,16 @@ class Translator:
         for index in range(len(batches)):
             shape, members = batches.shape(index), batches.indices(index)
             prefix, given = self._prefix(starts, members, max_length)
-            longest = int(decoding.max_length_factor * shape.source) + decoding.max_length_extra + prefix.shape[1]
+            longest = (
+                int(decoding.max_length_factor * shape.source) + decoding.max_length_extra + prefix.shape[1]
+            )
             longest = longest if max_length is None else max_length
-            cut = (sources.lengths[members] * decoding.max_length_factor).astype(np.int32) + decoding.max_length_extra
-            limits = np.where(members >= 0, np.minimum(cut + given, longest) if max_length is None else longest, 0)
+            cut = (sources.lengths[members] * decoding.max_length_factor).astype(
+                np.int32
+            ) + decoding.max_length_extra
+            limits = np.where(
+                members >= 0, np.minimum(cut + given, longest) if max_length is None else longest, 0
+            )
             batch = {
                 "source": batches.batch(index)["source"],
                 "max_lengths": limits.astype(np.int32),
@@ -185,7 +199,12 @@ class Translator:
                 batch = self._placed(batch)
                 if sampling is None:
                     found = self._beam(
-                        self.params, batch, max_length=longest, beam_size=beam_size, n_best=n_best, length_penalty=penalty
+                        self.params,
+                        batch,
+                        max_length=longest,
+                        beam_size=beam_size,
+                        n_best=n_best,
+                        length_penalty=penalty,
                     )
                 else:
                     found = self._sample(
@@ -200,11 +219,16 @@ class Translator:
             results[i] = hypotheses
         return results
 
-    def score(self, sources: Sequence[str], targets: Sequence[str], batch_size: int | None = None) -> list[Score]:
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], batch_size: int | None = None
+    ) -> list[Score]:
         """log p(target | source) of each pair of lines; a blank source or target is scored as it is."""
         if len(sources) != len(targets):
             raise ConfigError(f"{len(sources)} source and {len(targets)} target lines: they must be as many")
-        source, target = self.vocabularies.source.encode(list(sources)), self.vocabularies.target.encode(list(targets))
+        source, target = (
+            self.vocabularies.source.encode(list(sources)),
+            self.vocabularies.target.encode(list(targets)),
+        )
         plan = self._plan(len(sources), batch_size)
         batches = EvaluationBatches(TokenArray.from_lists(source), TokenArray.from_lists(target), plan)
         outputs = []
@@ -276,7 +300,11 @@ class Translator:
         """Hypotheses of each row of a batch."""
         pieces, decode = self.vocabularies.target.pieces, self.vocabularies.target.decode
         batch, count = found.lengths.shape
-        ids = [found.tokens[b, n, : max(found.lengths[b, n] - 1, 0)].tolist() for b in range(batch) for n in range(count)]
+        ids = [
+            found.tokens[b, n, : max(found.lengths[b, n] - 1, 0)].tolist()
+            for b in range(batch)
+            for n in range(count)
+        ]
         texts = decode(ids)
         return [
             [

@@ -47,7 +47,9 @@ def start(module: str, *arguments: str, platform: str = "cpu", **options) -> sub
     """A process of a command, as a user starts it, on one device."""
     environment = {**os.environ, "JAX_PLATFORMS": platform, "PYTHONPATH": str(ROOT)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment, text=True, **pipes | options)
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments], env=environment, text=True, **pipes | options
+    )
 
 
 def finish(process: subprocess.Popen, code: int = 0, text: str | None = None) -> tuple[str, str]:

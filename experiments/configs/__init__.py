@@ -21,7 +21,9 @@ def load(name: str) -> Config:
       ConfigError: if there is none, with the nearest name.
     """
     if name not in names():
-        raise ConfigError(f"no configuration {name!r}{nearest(name, names())}; there are {', '.join(names())}")
+        raise ConfigError(
+            f"no configuration {name!r}{nearest(name, names())}; there are {', '.join(names())}"
+        )
     return importlib.import_module(f"experiments.configs.{name}").config
 
 

@@ -6,7 +6,14 @@ Hardware and time: 2 CPU cores, about five minutes.
 
 import dataclasses
 
-from flaxnmt.config import Config, DataConfig, DecodingConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
+from flaxnmt.config import (
+    Config,
+    DataConfig,
+    DecodingConfig,
+    OptimizerConfig,
+    TokenizerConfig,
+    TrainingConfig,
+)
 from flaxnmt.models.config import PRESETS, DecoderConfig, EncoderConfig, MultiHead
 
 config = Config(
@@ -19,9 +26,12 @@ config = Config(
         train=("discourse:train:3000",),
         dev=("discourse:dev:60",),
         test=("discourse:test:60",),
-        tokenizer=TokenizerConfig(kind="word", vocab_size=2000), batch_tokens=2048, buckets=3,
+        tokenizer=TokenizerConfig(kind="word", vocab_size=2000),
+        batch_tokens=2048,
+        buckets=3,
+        length_multiple=4,
     ),
     optimizer=OptimizerConfig(schedule="inverse_sqrt", learning_rate=2e-3, warmup_steps=300),
-    training=TrainingConfig(max_steps=1500, evaluate_every=300, evaluate_translations=200, keep_last=1),
+    training=TrainingConfig(max_steps=1200, evaluate_every=300, evaluate_translations=200, keep_last=1),
     decoding=DecodingConfig(length_penalty=1.0),
 )

@@ -11,12 +11,21 @@ Hardware and time: 2 CPU cores, two to three hours.
 
 import dataclasses
 
-from flaxnmt.config import Config, DataConfig, DecodingConfig, OptimizerConfig, TokenizerConfig, TrainingConfig
+from flaxnmt.config import (
+    Config,
+    DataConfig,
+    DecodingConfig,
+    OptimizerConfig,
+    TokenizerConfig,
+    TrainingConfig,
+)
 from flaxnmt.models.config import PRESETS
 
 config = Config(
     model=dataclasses.replace(PRESETS["tiny"], dropout=0.3, attention_dropout=0.0, hidden_dropout=0.0),
-    data=DataConfig(tokenizer=TokenizerConfig(vocab_size=10000), batch_tokens=4096, buckets=6, length_multiple=4),
+    data=DataConfig(
+        tokenizer=TokenizerConfig(vocab_size=10000), batch_tokens=4096, buckets=6, length_multiple=4
+    ),
     optimizer=OptimizerConfig(schedule="inverse_sqrt", learning_rate=5e-3, warmup_steps=2000),
     training=TrainingConfig(
         max_steps=8000,

@@ -14,5 +14,7 @@ config = Config(
     model=dataclasses.replace(PRESETS["base"], norm="post", attention_dropout=0.0, hidden_dropout=0.0),
     data=DataConfig(tokenizer=TokenizerConfig(vocab_size=32768), batch_tokens=65536, rows_multiple=64),
     optimizer=OptimizerConfig(schedule="noam", factor=1.0, warmup_steps=4000),
-    training=TrainingConfig(max_steps=100000, evaluate_every=1000, keep_last=5, average="last", average_count=5),
+    training=TrainingConfig(
+        max_steps=100000, evaluate_every=1000, keep_last=5, average="last", average_count=5
+    ),
 )

@@ -25,9 +25,7 @@ def attention_scores(
     return scores
 
 
-def attend(
-    weights: Float[Array, "*B H Q L"], value: Float[Array, "*B H L K"]
-) -> Float[Array, "*B H Q K"]:
+def attend(weights: Float[Array, "*B H Q L"], value: Float[Array, "*B H L K"]) -> Float[Array, "*B H Q K"]:
     """The weighted sums of the values, in the dtype of the values."""
     return jnp.einsum("...ql,...lk->...qk", weights.astype(value.dtype), value)
 

@@ -166,7 +166,11 @@ class EvaluationBatches:
     """
 
     def __init__(
-        self, source: TokenArray, target: TokenArray | None, plan: BucketPlan, line_numbers: Sequence[int] | None = None
+        self,
+        source: TokenArray,
+        target: TokenArray | None,
+        plan: BucketPlan,
+        line_numbers: Sequence[int] | None = None,
     ):
         self.source, self.target, self.plan = source, target, plan
         last = plan.buckets[-1]

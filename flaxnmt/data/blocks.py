@@ -15,7 +15,9 @@ PATIENCE = 0.1
 """Seconds after a line in which the next one still joins its block."""
 
 
-def read_blocks(source: str | Path | BinaryIO | TextIO, size: int, patience: float = PATIENCE) -> Iterator[list[str]]:
+def read_blocks(
+    source: str | Path | BinaryIO | TextIO, size: int, patience: float = PATIENCE
+) -> Iterator[list[str]]:
     """The lines of a file or stream (see `read_source`) in lists of at most `size`.
 
     From a pipe or a terminal a block ends early when the next line takes longer than `patience` seconds: a

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -111,6 +112,14 @@ class TokenCorpus:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def checksum(self) -> str:
+        """CRC-32 of all token ids and lengths in eight hexadecimal digits, wherever the corpus was made."""
+        crc = 0
+        for side in (self.source, self.target):
+            for array in (side.tokens, side.offsets):
+                crc = zlib.crc32(np.ascontiguousarray(array), crc)
+        return f"{crc:08x}"
 
     @cached_property
     def paragraph_offsets(self) -> Int[np.ndarray, "offsets"]:

@@ -50,7 +50,9 @@ class Block(nn.Module):
     def _before(self, x: Float[Array, "B Q D"]) -> Float[Array, "B Q D"]:
         return self.layer_norm(x) if self.norm == "pre" else x
 
-    def _after(self, x: Float[Array, "B Q D"], y: Float[Array, "B Q D"], context: Context) -> Float[Array, "B Q D"]:
+    def _after(
+        self, x: Float[Array, "B Q D"], y: Float[Array, "B Q D"], context: Context
+    ) -> Float[Array, "B Q D"]:
         y = self.residual_dropout(y, context.deterministic)
         y = x + y if self.skip else y
         return self.layer_norm(y) if self.norm == "post" else y

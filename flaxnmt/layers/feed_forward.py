@@ -31,14 +31,20 @@ class FeedForward(SubLayer):
 
     def setup(self):
         d_model, hidden, zeros = self.d_model, self.hidden, nn.initializers.zeros
-        self.w_in = self.param("w_in", partitioned(projection(d_model, hidden), "embed", "mlp"), (d_model, hidden))
+        self.w_in = self.param(
+            "w_in", partitioned(projection(d_model, hidden), "embed", "mlp"), (d_model, hidden)
+        )
         self.b_in = self.param("b_in", partitioned(zeros, "mlp"), (hidden,))
-        self.w_out = self.param("w_out", partitioned(projection(hidden, d_model), "mlp", "embed"), (hidden, d_model))
+        self.w_out = self.param(
+            "w_out", partitioned(projection(hidden, d_model), "mlp", "embed"), (hidden, d_model)
+        )
         self.b_out = self.param("b_out", partitioned(zeros, "activation"), (d_model,))
         self.hidden_dropout = Dropout(self.dropout)
 
     def rows(self, x: Float[Array, "B Q D"], shared: None, context: Context):
-        w_in, b_in, w_out, b_out = (w.astype(self.dtype) for w in (self.w_in, self.b_in, self.w_out, self.b_out))
+        w_in, b_in, w_out, b_out = (
+            w.astype(self.dtype) for w in (self.w_in, self.b_in, self.w_out, self.b_out)
+        )
         hidden = constrain(jax.nn.relu(x.astype(self.dtype) @ w_in + b_in), "batch", "length", "mlp")
         y = self.hidden_dropout(hidden, context.deterministic) @ w_out + b_out
         return constrain(y, "batch", "length", "activation"), None

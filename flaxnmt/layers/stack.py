@@ -35,7 +35,9 @@ class Stack(nn.Module):
         """
         body = nn.remat(body, prevent_cse=not self.scan) if self.remat else body
         if self.scan:
-            over = nn.scan(body, length=self.repeats, metadata_params={nn.PARTITION_NAME: "layers"}, **SCANNED)
+            over = nn.scan(
+                body, length=self.repeats, metadata_params={nn.PARTITION_NAME: "layers"}, **SCANNED
+            )
             return over(self.layers[0], carry, per_layer)
         outs = []
         for i, layer in enumerate(self.layers):

@@ -80,7 +80,9 @@ class Seq2SeqConfig:
     def make_positions(self) -> nn.Module | None:
         kinds = {
             "sinusoidal": lambda: SinusoidalPositions(self.d_model, parent=None),
-            "learned": lambda: LearnedPositions(self.d_model, self.max_positions, dtype=self.dtype, parent=None),
+            "learned": lambda: LearnedPositions(
+                self.d_model, self.max_positions, dtype=self.dtype, parent=None
+            ),
             "none": lambda: None,
         }
         return kinds[self.positions]()

@@ -29,7 +29,15 @@ class DecoderLayer(nn.Module):
         """Keys and values of the source, [B, H, S, K], computed once a sentence."""
         return self.cross_attention.keys(memory, source)
 
-    def step(self, x: Float[Array, "B K D"], cache: KeyValues, cross: KeyValues, target: Context, source: Context, write):
+    def step(
+        self,
+        x: Float[Array, "B K D"],
+        cache: KeyValues,
+        cross: KeyValues,
+        target: Context,
+        source: Context,
+        write,
+    ):
         """One position of K hypotheses a sentence, which are rows of one attention; the source is not tiled."""
         x, cache = self.attention.extend(x, cache, target, write)
         x, _ = self.cross_attention(x, source, shared=cross)
@@ -64,7 +72,15 @@ class Decoder(nn.Module):
         """Keys and values of the source for every layer."""
         return self.stack.map(lambda layer: layer.source_keys(memory, source))
 
-    def step(self, x: Float[Array, "B K D"], caches: Any, cross: Any, target: Context, source: Context, write: Callable):
+    def step(
+        self,
+        x: Float[Array, "B K D"],
+        caches: Any,
+        cross: Any,
+        target: Context,
+        source: Context,
+        write: Callable,
+    ):
         """One position: ([B, K, D], the caches with that position in them)."""
 
         def body(layer, x, per_layer):

@@ -48,15 +48,21 @@ class Seq2Seq(nn.Module):
     def setup(self):
         config = self.config
         if config.tie == "all" and self.source_vocab != self.target_vocab:
-            raise ValueError(f"tied embeddings need one vocabulary, got {self.source_vocab} and {self.target_vocab}")
+            raise ValueError(
+                f"tied embeddings need one vocabulary, got {self.source_vocab} and {self.target_vocab}"
+            )
         self.target_table = self._table(self.target_vocab)
         self.source_table = self.target_table if config.tie == "all" else self._table(self.source_vocab)
         self.output_table = self._table(self.target_vocab) if config.tie == "none" else self.target_table
         self.source_embedding = Embedding(self.source_table, config.make_positions(), config.dropout)
         self.target_embedding = Embedding(self.target_table, config.make_positions(), config.dropout)
         pre_norm = config.norm == "pre"
-        self.encoder = Encoder(self._stack(config.encoder.layers, self._encoder_layer), pre_norm, dtype=config.dtype)
-        self.decoder = Decoder(self._stack(config.decoder.layers, self._decoder_layer), pre_norm, dtype=config.dtype)
+        self.encoder = Encoder(
+            self._stack(config.encoder.layers, self._encoder_layer), pre_norm, dtype=config.dtype
+        )
+        self.decoder = Decoder(
+            self._stack(config.decoder.layers, self._decoder_layer), pre_norm, dtype=config.dtype
+        )
 
     def _table(self, size: int) -> TokenTable:
         return TokenTable(size, self.config.d_model, dtype=self.config.dtype)
@@ -68,7 +74,10 @@ class Seq2Seq(nn.Module):
 
     def _encoder_layer(self) -> EncoderLayer:
         config = self.config
-        blocks = config.make_attention(config.encoder.attention), config.make_feed_forward(config.encoder.feed_forward)
+        blocks = (
+            config.make_attention(config.encoder.attention),
+            config.make_feed_forward(config.encoder.feed_forward),
+        )
         return EncoderLayer(*map(config.make_block, blocks), parent=None)
 
     def _decoder_layer(self) -> DecoderLayer:
@@ -77,7 +86,9 @@ class Seq2Seq(nn.Module):
         blocks = over_target, over_source, config.make_feed_forward(config.decoder.feed_forward)
         return DecoderLayer(*map(config.make_block, blocks), parent=None)
 
-    def encode(self, source: Int[Array, "B S"], deterministic: bool = True, capture: bool = False) -> tuple[Encoded, Aux]:
+    def encode(
+        self, source: Int[Array, "B S"], deterministic: bool = True, capture: bool = False
+    ) -> tuple[Encoded, Aux]:
         """Encodes padded source ids."""
         mask = source != PAD
         context = Context(query_mask=mask, key_mask=mask, deterministic=deterministic, capture=capture)
@@ -85,11 +96,17 @@ class Seq2Seq(nn.Module):
         memory, aux = self.encoder(x, context)
         return Encoded(memory, mask), aux
 
-    def decode(self, encoded: Encoded, target: Int[Array, "B T"], deterministic: bool = True, capture: bool = False):
+    def decode(
+        self, encoded: Encoded, target: Int[Array, "B T"], deterministic: bool = True, capture: bool = False
+    ):
         """Decoder output [B, T, D] at all positions of the target, each given the symbols before it."""
         positions = positions_of(target.shape)
         own = Context(
-            query_positions=positions, key_positions=positions, causal=True, deterministic=deterministic, capture=capture
+            query_positions=positions,
+            key_positions=positions,
+            causal=True,
+            deterministic=deterministic,
+            capture=capture,
         )
         other = Context(key_mask=encoded.mask, deterministic=deterministic, capture=capture)
         x = self.target_embedding(shift_right(target), positions, deterministic)

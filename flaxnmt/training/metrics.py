@@ -56,8 +56,8 @@ class MetricsWriter:
     """Appends rows to the record of `run_dir`; other processes than the first write nothing.
 
     `resume_step` is the step that the run continues from (0 for the start, None to keep everything): rows of
-    later steps and a test at this one are dropped, events excepted, so that nothing is there twice. With `tensorboard` the numbers
-    also go to `run_dir/tensorboard`.
+    later steps and a test at this one are dropped, events excepted, so that nothing is there twice. With
+    `tensorboard` the numbers also go to `run_dir/tensorboard`.
     """
 
     def __init__(self, run_dir: str | os.PathLike, tensorboard: bool = False, resume_step: int | None = None):

@@ -23,11 +23,15 @@ def translation_objective(model: Seq2Seq, smoothing: float, chunk: int | None = 
         rows = target.size
         most = next(size for size in range(min(chunk, rows), 0, -1) if rows % size == 0)
         flat = hidden.reshape(rows, -1)
-        return fused_linear_cross_entropy(flat, model.output_weights(), target.ravel(), mask.ravel(), smoothing, most)
+        return fused_linear_cross_entropy(
+            flat, model.output_weights(), target.ravel(), mask.ravel(), smoothing, most
+        )
 
     def objective(params, batch, key):
         rngs = None if key is None else {"dropout": key}
-        sums = model.apply({"params": params}, batch["source"], batch["target"], key is None, rngs=rngs, method=loss_sums)
+        sums = model.apply(
+            {"params": params}, batch["source"], batch["target"], key is None, rngs=rngs, method=loss_sums
+        )
         return dict(zip(("loss", "nll", "tokens"), sums, strict=True))
 
     return objective

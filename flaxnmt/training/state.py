@@ -39,7 +39,11 @@ def make_state(params: Params, optimizer: optax.GradientTransformation, ema: boo
 
 
 def state_shardings(
-    init: Callable[[Any], PyTree], optimizer: optax.GradientTransformation, ema: bool, mesh: Mesh, rules: Rules = Rules()
+    init: Callable[[Any], PyTree],
+    optimizer: optax.GradientTransformation,
+    ema: bool,
+    mesh: Mesh,
+    rules: Rules = Rules(),
 ) -> tuple[TrainState, TrainState]:
     """Shapes and NamedShardings of the state whose boxed parameters are `init(key)["params"]`.
 
@@ -49,9 +53,15 @@ def state_shardings(
     params = unbox(boxed)
     by_params = tree_shardings(boxed, mesh, rules)
     whole = NamedSharding(mesh, PartitionSpec())
-    shapes = jax.eval_shape(lambda: make_state(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params), optimizer, ema))
+    shapes = jax.eval_shape(
+        lambda: make_state(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params), optimizer, ema)
+    )
     moments = optax.tree_map_params(
-        optimizer, lambda _, sharding: sharding, shapes.opt_state, by_params, transform_non_params=lambda _: whole
+        optimizer,
+        lambda _, sharding: sharding,
+        shapes.opt_state,
+        by_params,
+        transform_non_params=lambda _: whole,
     )
     rest = jax.tree.map(lambda _: whole, shapes.bad)
     return shapes, TrainState(whole, by_params, moments, by_params if ema else None, rest)
@@ -65,5 +75,7 @@ def init_state(
     seed: int,
 ) -> TrainState:
     """Draws the parameters, each device its own part; the same values on every mesh."""
-    start = jax.jit(lambda key: make_state(unbox(init(key)["params"]), optimizer, ema), out_shardings=shardings)
+    start = jax.jit(
+        lambda key: make_state(unbox(init(key)["params"]), optimizer, ema), out_shardings=shardings
+    )
     return start(jax.random.key(seed))

@@ -61,7 +61,13 @@ TIMES = (
     "|im Sommer|nachts"
 )
 CASE_OF_PREPOSITION = {
-    "in": "dat", "hinter": "dat", "neben": "dat", "bei": "dat", "von": "dat", "mit": "dat", "über": "acc"
+    "in": "dat",
+    "hinter": "dat",
+    "neben": "dat",
+    "bei": "dat",
+    "von": "dat",
+    "mit": "dat",
+    "über": "acc",
 }
 CONTRACTED = {"im": "in dem", "am": "an dem", "vom": "von dem", "beim": "bei dem"}
 DATIVE_VERBS = ("gehör", "gefall", "gefäll", "helf", "hilf", "dank")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tiny_runs import TINY, finish, start, write_corpus
 
 import flaxnmt
 from flaxnmt.run import Run
-from tiny_runs import TINY, finish, start, write_corpus
 
 WHOLE_RUN = (
     "--max-epochs 20 --training.evaluate-every 40 --training.checkpoint-every 10 --training.log-every 1 "

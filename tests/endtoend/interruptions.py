@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import orbax.checkpoint as ocp
+from tiny_runs import start
 
 from flaxnmt.training.checkpoints import absolute, read_record
 from flaxnmt.training.integrity import named_leaves
 from flaxnmt.training.metrics import read_metrics
-from tiny_runs import start
 
 MEASURED_ANEW = ("time", "minutes", "step_seconds", "target_tokens_per_second", "mfu", "seconds")
 COUNTED_BY_PROCESS = ("compilations", "compilations_after_warmup")
@@ -32,7 +32,9 @@ def starts(run: Path) -> int:
     return sum(row.get("event") == "started" for row in read_metrics(run))
 
 
-def end_live(arguments: list[str], run: Path, moment: Callable[[], bool], number: signal.Signals) -> tuple[int, str]:
+def end_live(
+    arguments: list[str], run: Path, moment: Callable[[], bool], number: signal.Signals
+) -> tuple[int, str]:
     """Starts the training, sends the signal at the moment, when it must be alive; exit code and error stream."""
     process = start("experiments.train", *arguments, "--run", str(run))
     try:
@@ -103,7 +105,11 @@ def arrays(run: Path, step: int) -> dict[str, bytes]:
 def measured(run: Path) -> list[str]:
     """Rows of metrics without what differs between two clocks or two processes; no events, the last test only."""
     without = {*MEASURED_ANEW, *COUNTED_BY_PROCESS}
-    rows = [row for row in read_metrics(run) if row["kind"] in ("train", "dev") or row["step"] == completed(run)[-1]]
+    rows = [
+        row
+        for row in read_metrics(run)
+        if row["kind"] in ("train", "dev") or row["step"] == completed(run)[-1]
+    ]
     rows = [row for row in rows if row["kind"] != "event"]
     return [json.dumps({name: value for name, value in row.items() if name not in without}) for row in rows]
 

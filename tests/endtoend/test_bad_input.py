@@ -3,16 +3,15 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 
 import pytest
+from tiny_runs import TINY, sentences, start, write_corpus, write_lines
 
 from experiments import train
 from flaxnmt import cli
 from flaxnmt.commands import guarded
 from flaxnmt.errors import DataError
-from tiny_runs import TINY, sentences, start, write_corpus, write_lines
 
 
 def message(capsys, main, *arguments):
@@ -34,7 +33,18 @@ def training(capsys, tmp_path, corpus):
     """The line that training says with these options added, which must leave no run behind."""
 
     def run(*options, config="discourse_demo"):
-        said = message(capsys, train.main, config, *TINY[1:], *corpus, "--run", tmp_path / "run", "--max-steps", 3, *options)
+        said = message(
+            capsys,
+            train.main,
+            config,
+            *TINY[1:],
+            *corpus,
+            "--run",
+            tmp_path / "run",
+            "--max-steps",
+            3,
+            *options,
+        )
         assert not (tmp_path / "run" / "config.json").exists()
         return said
 
@@ -53,7 +63,9 @@ def test_corpora_that_cannot_be_read(training, tmp_path):
     assert said == f"{files[0]}: 3 lines, but {files[1]} has 2: both must have the same number"
     said = training(*pair(tmp_path, b"a\n\xffb\n"))
     assert said == f"{tmp_path / 'source'}:2: invalid UTF-8 (byte 0xff at offset 2, byte 1 of the line)"
-    assert training(*pair(tmp_path, b"a\nb\0\n")).startswith(f"{tmp_path / 'source'}:2: NUL byte (at offset 3)")
+    assert training(*pair(tmp_path, b"a\nb\0\n")).startswith(
+        f"{tmp_path / 'source'}:2: NUL byte (at offset 3)"
+    )
     assert training(*pair(tmp_path, b"")) == f"{tmp_path / 'source'} is empty"
     said = training("--train", tmp_path / "sourse", tmp_path / "target")
     assert said == f"{tmp_path / 'sourse'} does not exist; the nearest name there is {tmp_path / 'source'}"
@@ -64,25 +76,36 @@ def test_corpora_that_cannot_be_read(training, tmp_path):
 
 def test_configurations_that_cannot_be_trained(training):
     said = training("--data.tokenizer.kind", "bpe", "--data.tokenizer.vocab-size", 5000)
-    assert "a bpe vocabulary of 5000 pieces is larger than the training text allows; the largest possible is" in said
+    assert (
+        "a bpe vocabulary of 5000 pieces is larger than the training text allows; the largest possible is"
+        in said
+    )
     assert training("--data.tokenizer.vocab-size", 5000, config="discurse_demo").startswith(
         "no configuration 'discurse_demo', did you mean 'discourse_demo'?; there are"
     )
-    assert "Unrecognized options: --modle.d-model, 3; did you mean --model.d-model?" in training("--modle.d-model", 3)
+    assert "Unrecognized options: --modle.d-model, 3; did you mean --model.d-model?" in training(
+        "--modle.d-model", 3
+    )
     assert "Error parsing --model.d-model: " in training("--model.d-model", "wide")
     assert "--model.norm" in (said := training("--model.norm", "both")) and "pre" in said and "post" in said
     assert "mesh data 3 x fsdp 1 x model 1 needs 3 devices and there are 8" in training("--mesh.data", 3)
     assert training("--model.encoder.attention.heads", 5).startswith("5 heads do not divide d_model 32")
     assert "holds fewer than 8 rows" in training("--data.batch-tokens", 32)
     assert training("--optimizer.clip-norm", -1).startswith("optimizer.clip_norm is -1")
-    assert training("--training.evaluate-translations", 0).startswith("training.metric bleu needs translations")
-    assert training("--processes", 2).startswith("2 processes need --coordinator HOST:PORT and --process from 0 to 1")
+    assert training("--training.evaluate-translations", 0).startswith(
+        "training.metric bleu needs translations"
+    )
+    assert training("--processes", 2).startswith(
+        "2 processes need --coordinator HOST:PORT and --process from 0 to 1"
+    )
     assert training("--process", 1).startswith("--coordinator and --process belong to several processes")
 
 
 def test_what_has_to_be_given(capsys, tmp_path, corpus):
     run = ["--run", tmp_path / "run"]
-    assert "Missing from python -m experiments.train text_tiny: --run" in message(capsys, train.main, "text_tiny")
+    assert "Missing from python -m experiments.train text_tiny: --run" in message(
+        capsys, train.main, "text_tiny"
+    )
     said = message(capsys, train.main, "text_tiny", *run, "--max-steps", 1)
     assert said == "no --train corpus: give two parallel files, a document file, tfds:NAME or discourse"
     endless = ["text_tiny", *run, *corpus, "--training.max-steps", "None", "--training.patience", "None"]
@@ -92,13 +115,27 @@ def test_what_has_to_be_given(capsys, tmp_path, corpus):
 def test_outputs_that_cannot_be_written(capsys, tmp_path, corpus, trained):
     (tmp_path / "file").write_text("what must stay")
     said = message(capsys, train.main, *TINY, *corpus, "--max-steps", 1, "--run", tmp_path / "file" / "run")
-    assert said == f"{tmp_path / 'file' / 'run'}: no run directory can be made there (Not a directory); give another --run"
+    assert (
+        said
+        == f"{tmp_path / 'file' / 'run'}: no run directory can be made there (Not a directory); give another --run"
+    )
     lines = write_lines(tmp_path / "lines", ["one"])
     command = ["translate", "--run", trained.directory, "--input", lines, "--output", tmp_path / "no" / "out"]
     assert message(capsys, cli.main, *command).startswith(f"{tmp_path / 'no' / 'out'}: cannot be written")
     # An output of before survives a command that fails.
-    options = ["--run", tmp_path / "nothing", "--source", lines, "--target", lines, "--output", tmp_path / "file"]
-    assert message(capsys, cli.main, "score", *options).startswith(f"{tmp_path / 'nothing'}: no such run directory")
+    options = [
+        "--run",
+        tmp_path / "nothing",
+        "--source",
+        lines,
+        "--target",
+        lines,
+        "--output",
+        tmp_path / "file",
+    ]
+    assert message(capsys, cli.main, "score", *options).startswith(
+        f"{tmp_path / 'nothing'}: no such run directory"
+    )
     assert (tmp_path / "file").read_text() == "what must stay"
 
 
@@ -124,7 +161,10 @@ def test_run_directories_that_are_half_there(capsys, tmp_path, trained):
     config = json.loads((trained.directory / "config.json").read_text())
     config["model"]["d_modle"] = config["model"].pop("d_model")
     (run / "config.json").write_text(json.dumps(config))
-    assert translating() == f"{run / 'config.json'}: config.model.d_modle: no such field in Seq2SeqConfig, did you mean 'd_model'?"
+    assert (
+        translating()
+        == f"{run / 'config.json'}: config.model.d_modle: no such field in Seq2SeqConfig, did you mean 'd_model'?"
+    )
 
 
 def test_options_out_of_range(capsys, tmp_path, trained):
@@ -148,11 +188,16 @@ def test_a_run_is_continued_only_by_its_own_configuration(capsys, trained):
     arguments = [*trained.arguments, "--run", trained.directory]
     said = message(capsys, train.main, *arguments, "--model.dropout", 0.2, "--seed", 3)
     changes = "model.dropout: 0.05 -> 0.2; training.seed: 1 -> 3"
-    assert said == f"{trained.directory} was trained with another configuration ({changes}): give the same, or another --run directory"
-    assert "training.max_steps: 1500 -> 9" in message(
+    assert (
+        said
+        == f"{trained.directory} was trained with another configuration ({changes}): give the same, or another --run directory"
+    )
+    assert "training.max_steps: 1200 -> 9" in message(
         capsys, train.main, *arguments, "--optimizer.schedule", "cosine", "--max-steps", 9
     )
-    assert before == {path: path.stat().st_mtime_ns for path in trained.directory.rglob("*") if path.is_file()}
+    assert before == {
+        path: path.stat().st_mtime_ns for path in trained.directory.rglob("*") if path.is_file()
+    }
 
 
 def test_a_run_without_its_tokenizer_is_not_continued(capsys, tmp_path, trained):
@@ -199,7 +244,18 @@ def test_what_the_system_refuses_and_interrupts_are_one_line(capsys):
 
 def test_a_reader_that_leaves_is_no_error(trained, tmp_path):
     lines = write_lines(tmp_path / "lines", sentences(40, seed=3))
-    command = [sys.executable, "-m", "flaxnmt.cli", "translate", "--run", trained.directory, "--input", lines, "--batch-size", "8"]
+    command = [
+        sys.executable,
+        "-m",
+        "flaxnmt.cli",
+        "translate",
+        "--run",
+        trained.directory,
+        "--input",
+        lines,
+        "--batch-size",
+        "8",
+    ]
     process = start("flaxnmt.cli", *map(str, command[3:]), stdout=(end := os.pipe())[1])
     os.close(end[0])
     os.close(end[1])

@@ -4,10 +4,10 @@ import json
 import random
 
 import pytest
+from tiny_runs import finish, sentences, start, write_lines
 
 from flaxnmt.cli import main
 from flaxnmt.translation import Sampling
-from tiny_runs import finish, sentences, start, write_lines
 
 LONG = " ".join(["one two three four"] * 500)
 ODD_LINES = ["one two", "", "   ", "\t", LONG, "unheard-of words", "\N{NO-BREAK SPACE}", "ten"]
@@ -72,7 +72,16 @@ def test_n_best_lists_and_forced_prefixes(trained, lines, tmp_path):
     starts = ["nine" if number % 2 else "" for number in range(len(lines))]
     # Longer than any output for so short a line: a prefix comes on top.
     starts[13] = " ".join(["ten"] * 40)
-    options = ["--input", str(source), "--output", str(tmp_path / "out"), "--n-best", "2", "--batch-size", "8"]
+    options = [
+        "--input",
+        str(source),
+        "--output",
+        str(tmp_path / "out"),
+        "--n-best",
+        "2",
+        "--batch-size",
+        "8",
+    ]
     options += ["--prefix", str(write_lines(tmp_path / "prefix", starts))]
     assert main(["translate", "--run", str(trained.directory), *options]) == 0
     rows = [line.split(" ||| ") for line in lines_of(tmp_path / "out")]
@@ -120,7 +129,9 @@ def test_a_typed_line_is_answered_and_bad_bytes_lose_nothing(trained):
 
 def test_scores_are_those_of_the_run(trained, opened, lines, tmp_path):
     target = [line.replace("one", "two") for line in lines]
-    files = [str(write_lines(tmp_path / name, text)) for name, text in (("source", lines), ("target", target))]
+    files = [
+        str(write_lines(tmp_path / name, text)) for name, text in (("source", lines), ("target", target))
+    ]
     options = ["--source", files[0], "--target", files[1], "--output", str(tmp_path / "out"), "--tokens"]
     assert main(["score", "--run", str(trained.directory), *options]) == 0
     for row, score in zip(lines_of(tmp_path / "out"), opened.score(lines, target), strict=True):
@@ -132,7 +143,9 @@ def test_scores_are_those_of_the_run(trained, opened, lines, tmp_path):
 def test_evaluation_is_that_of_the_sacrebleu_command(trained, tmp_path, capsys):
     source = sentences(20, seed=7)
     reference = [line if number % 3 else f"{line} one." for number, line in enumerate(source)]
-    files = {name: str(write_lines(tmp_path / name, text)) for name, text in (("s", source), ("r", reference))}
+    files = {
+        name: str(write_lines(tmp_path / name, text)) for name, text in (("s", source), ("r", reference))
+    }
     options = ["--source", files["s"], "--reference", files["r"], "--output", str(tmp_path / "out")]
     assert main(["evaluate", "--run", str(trained.directory), *options, "--batch-size", "8"]) == 0
     scores = json.loads(capsys.readouterr().out)

@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 import pytest
+from tiny_runs import TINY, finish, start, write_corpus
 
 from experiments.train import main
 from flaxnmt import open_run
-from tiny_runs import TINY, finish, start, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +36,35 @@ def test_patience_ends_a_run_that_does_not_get_better(corpus, tmp_path):
     assert averaged["set"] == f"dev, mean of steps {end - 20} {end}" and "mean of 2 checkpoints · dev " in err
     assert "loss" not in test and test["lines"] == 8
     board = b"".join(path.read_bytes() for path in (run / "tensorboard").glob("events.*"))
-    for tag in (b"train/loss", b"train/target_tokens_per_second", b"dev/bleu", b"dev/perplexity", b"test/chrf"):
+    for tag in (
+        b"train/loss",
+        b"train/target_tokens_per_second",
+        b"dev/bleu",
+        b"dev/perplexity",
+        b"test/chrf",
+    ):
         assert tag in board
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
     run = tmp_path / "run"
-    options = "--max-steps 1000 --optimizer.learning-rate 1e30 --training.max-bad-steps 3 --training.log-every 1"
+    options = (
+        "--max-steps 1000 --optimizer.learning-rate 1e30 --training.max-bad-steps 3 --training.log-every 1"
+    )
     process = start("experiments.train", *TINY, *corpus, *options.split(), "--run", str(run))
     said = finish(process, code=2)[1].splitlines()[-1]
-    assert said.startswith("error: the loss was not finite in 3 updates in a row, up to step 4, and none of them was applied")
+    assert said.startswith(
+        "error: the loss was not finite in 3 updates in a row, up to step 4, and none of them was applied"
+    )
     assert "--optimizer.learning-rate" in said
     train = rows(run, "train")
     assert math.isfinite(train[0]["loss"]) and [row["bad_steps"] for row in train[:4]] == [0, 1, 2, 3]
-    assert rows(run, "event")[-1] | {"time": 0} == {"step": 4, "time": 0, "kind": "event", "event": "diverged"}
+    assert rows(run, "event")[-1] | {"time": 0} == {
+        "step": 4,
+        "time": 0,
+        "kind": "event",
+        "event": "diverged",
+    }
 
 
 def test_minutes_are_those_of_all_continuations_and_meshes_may_change(trained, tmp_path, caplog):

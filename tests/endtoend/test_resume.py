@@ -4,8 +4,6 @@ import random
 import signal
 
 import pytest
-
-from flaxnmt.training.metrics import read_metrics
 from interruptions import (
     after_the_start,
     assert_same_run,
@@ -18,6 +16,8 @@ from interruptions import (
 )
 from tiny_runs import finish, start
 
+from flaxnmt.training.metrics import read_metrics
+
 
 def test_stops_kills_and_limits_leave_no_trace(trained, tmp_path):
     run = tmp_path / "run"
@@ -27,7 +27,9 @@ def test_stops_kills_and_limits_leave_no_trace(trained, tmp_path):
     code, err = end_live(trained.arguments, run, lambda: completed(run)[-1] > half, signal.SIGTERM)
     assert code == 42
     stopped = completed(run)[-1]
-    assert half < stopped < 200 and f"asked to stop: saved at step {stopped}; the same command continues" in err
+    assert (
+        half < stopped < 200 and f"asked to stop: saved at step {stopped}; the same command continues" in err
+    )
     assert f"continues {run} from step {half}" in err and "Traceback" not in err
     limit = 40 * (stopped // 40) + 40
     finish(start("experiments.train", *trained.arguments, "--run", str(run), "--max-steps", str(limit)))
@@ -35,7 +37,16 @@ def test_stops_kills_and_limits_leave_no_trace(trained, tmp_path):
     finish(start("experiments.train", *trained.arguments, "--run", str(run)))
     assert_same_run(run, trained.directory)
     events = [row["event"] for row in read_metrics(run) if row["kind"] == "event"]
-    assert events == ["started", "started", "started", "preempted", "started", "finished", "started", "finished"]
+    assert events == [
+        "started",
+        "started",
+        "started",
+        "preempted",
+        "started",
+        "finished",
+        "started",
+        "finished",
+    ]
 
 
 @pytest.mark.slow

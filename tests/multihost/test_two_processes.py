@@ -5,9 +5,9 @@ import socket
 import time
 
 import pytest
+from tiny_runs import TINY, finish, start, write_corpus
 
 from flaxnmt.training.metrics import read_metrics
-from tiny_runs import TINY, finish, start, write_corpus
 
 STEPS = 40
 OPTIONS = "--training.evaluate-every 20 --training.checkpoint-every 10 --training.log-every 1 --training.metric loss".split()

@@ -55,8 +55,8 @@ def draw_layout(
             groups.append(_anchor(rng, free, phenomenon))
     if "noun" in phenomena and length >= 10:
         groups.append(_anchor(rng, free, "noun"))
-    extended = [_extend(rng, free, length, starts, group) for group in groups[bool(focus):] if group]
-    return Layout(length, starts, (*groups[:bool(focus)], *extended))
+    extended = [_extend(rng, free, length, starts, group) for group in groups[bool(focus) :] if group]
+    return Layout(length, starts, (*groups[: bool(focus)], *extended))
 
 
 def _anchor(

@@ -93,28 +93,49 @@ def _frames(table: str) -> tuple[Frame, ...]:
 
 ANTECEDENTS: dict[str, dict[Gender, tuple[Noun, ...]]] = {
     "t": {
-        "m": _nouns("m", "table Tisch,chair Stuhl,suitcase Koffer,umbrella Regenschirm,hat Hut,basket Korb,"
-                         "plate Teller,coat Mantel,mirror Spiegel,carpet Teppich,ball Ball,spoon Löffel"),
-        "f": _nouns("f", "lamp Lampe,clock Uhr,bag Tasche,bottle Flasche,cup Tasse,box Kiste,"
-                         "vase Vase,jacket Jacke,candle Kerze,blanket Decke,doll Puppe,fork Gabel"),
-        "n": _nouns("n", "book Buch,picture Bild,radio Radio,bicycle Fahrrad,shirt Hemd,bed Bett,"
-                         "glass Glas,dress Kleid,piano Klavier,pillow Kissen,toy Spielzeug,knife Messer"),
+        "m": _nouns(
+            "m",
+            "table Tisch,chair Stuhl,suitcase Koffer,umbrella Regenschirm,hat Hut,basket Korb,"
+            "plate Teller,coat Mantel,mirror Spiegel,carpet Teppich,ball Ball,spoon Löffel",
+        ),
+        "f": _nouns(
+            "f",
+            "lamp Lampe,clock Uhr,bag Tasche,bottle Flasche,cup Tasse,box Kiste,"
+            "vase Vase,jacket Jacke,candle Kerze,blanket Decke,doll Puppe,fork Gabel",
+        ),
+        "n": _nouns(
+            "n",
+            "book Buch,picture Bild,radio Radio,bicycle Fahrrad,shirt Hemd,bed Bett,"
+            "glass Glas,dress Kleid,piano Klavier,pillow Kissen,toy Spielzeug,knife Messer",
+        ),
     },
     "a": {
-        "m": _nouns("m", "dog Hund,bird Vogel,fox Fuchs,donkey Esel,tiger Tiger,frog Frosch,hedgehog Igel,"
-                         "wolf Wolf"),
-        "f": _nouns("f", "cat Katze,duck Ente,goat Ziege,cow Kuh,snake Schlange,mouse Maus,"
-                         "turtle Schildkröte,goose Gans"),
-        "n": _nouns("n", "rabbit Kaninchen,chicken Huhn,sheep Schaf,horse Pferd,crocodile Krokodil,"
-                         "pig Schwein,lamb Lamm,camel Kamel"),
+        "m": _nouns(
+            "m", "dog Hund,bird Vogel,fox Fuchs,donkey Esel,tiger Tiger,frog Frosch,hedgehog Igel,wolf Wolf"
+        ),
+        "f": _nouns(
+            "f",
+            "cat Katze,duck Ente,goat Ziege,cow Kuh,snake Schlange,mouse Maus,turtle Schildkröte,goose Gans",
+        ),
+        "n": _nouns(
+            "n",
+            "rabbit Kaninchen,chicken Huhn,sheep Schaf,horse Pferd,crocodile Krokodil,"
+            "pig Schwein,lamb Lamm,camel Kamel",
+        ),
     },
 }
 
 PERSONS = {
-    "m": _nouns("m", "baker Bäcker,teacher Lehrer,pupil Schüler,gardener Gärtner,painter Maler,hunter Jäger,"
-                     "cook Koch,mayor Bürgermeister,fisherman Fischer,king König,man Mann"),
-    "f": _nouns("f", "woman Frau,grandmother Großmutter,nurse Krankenschwester,princess Prinzessin,"
-                     "actress Schauspielerin,queen Königin,witch Hexe"),
+    "m": _nouns(
+        "m",
+        "baker Bäcker,teacher Lehrer,pupil Schüler,gardener Gärtner,painter Maler,hunter Jäger,"
+        "cook Koch,mayor Bürgermeister,fisherman Fischer,king König,man Mann",
+    ),
+    "f": _nouns(
+        "f",
+        "woman Frau,grandmother Großmutter,nurse Krankenschwester,princess Prinzessin,"
+        "actress Schauspielerin,queen Königin,witch Hexe",
+    ),
     "n": _nouns("n", "girl Mädchen"),
 }
 
@@ -124,8 +145,11 @@ FAMILIAR = (  # addressed with du
     *_nouns("n", "child Kind"),
 )
 FORMAL = (  # addressed with Sie
-    *_nouns("m", "boss Chef,director Direktor,doctor Arzt,lawyer Anwalt,judge Richter,minister Minister,"
-                 "professor Professor,officer Offizier,landlord Vermieter"),
+    *_nouns(
+        "m",
+        "boss Chef,director Direktor,doctor Arzt,lawyer Anwalt,judge Richter,minister Minister,"
+        "professor Professor,officer Offizier,landlord Vermieter",
+    ),
     *_nouns("f", "landlady Vermieterin,countess Gräfin,duchess Herzogin"),
 )
 PERSONAL_SERVICE = frozenset(("boss", "doctor", "lawyer", "professor", "landlord", "landlady"))
@@ -133,8 +157,9 @@ PERSONAL_SERVICE = frozenset(("boss", "doctor", "lawyer", "professor", "landlord
 
 PLACES = (
     *_nouns("m", "garden Garten,forest Wald,cellar Keller,park Park,tower Turm,shop Laden,station Bahnhof"),
-    *_nouns("f", "kitchen Küche,school Schule,city Stadt,church Kirche,library Bibliothek,"
-                 "barn Scheune,hall Halle"),
+    *_nouns(
+        "f", "kitchen Küche,school Schule,city Stadt,church Kirche,library Bibliothek,barn Scheune,hall Halle"
+    ),
     *_nouns("n", "house Haus,village Dorf,room Zimmer,museum Museum,hotel Hotel,office Büro,castle Schloss"),
 )
 PLACE_PREPOSITIONS = (Adverbial("in", "in"),) * 3 + _adverbials("behind = hinter,beside = neben,near = bei")
@@ -146,17 +171,24 @@ TEXTS = (
 
 _GENERAL = "old alt,small klein,big groß,beautiful schön,strange seltsam,famous berühmt"
 ADJECTIVES = {
-    "t": _adjectives(_GENERAL + ",new neu,red rot,blue blau,white weiß,black schwarz,green grün,cheap billig,"
-                                "heavy schwer,dirty schmutzig"),
-    "a": _adjectives(_GENERAL + ",young jung,clever klug,hungry hungrig,brave mutig,wild wild,white weiß,"
-                                "black schwarz,sad traurig"),
-    "p": _adjectives(_GENERAL + ",young jung,clever klug,hungry hungrig,brave mutig,sad traurig,rich reich,"
-                                "poor arm,friendly freundlich"),
+    "t": _adjectives(
+        _GENERAL + ",new neu,red rot,blue blau,white weiß,black schwarz,green grün,cheap billig,"
+        "heavy schwer,dirty schmutzig"
+    ),
+    "a": _adjectives(
+        _GENERAL + ",young jung,clever klug,hungry hungrig,brave mutig,wild wild,white weiß,"
+        "black schwarz,sad traurig"
+    ),
+    "p": _adjectives(
+        _GENERAL + ",young jung,clever klug,hungry hungrig,brave mutig,sad traurig,rich reich,"
+        "poor arm,friendly freundlich"
+    ),
     "w": _adjectives(_GENERAL + ",new neu"),
     "place": _adjectives(_GENERAL + ",new neu,quiet ruhig,cold kalt,warm warm,dirty schmutzig"),
     "text": _adjectives(_GENERAL + ",new neu,sad traurig,short kurz,long lang"),
-    "addressee": _adjectives("old alt,young jung,clever klug,sad traurig,rich reich,poor arm,"
-                             "friendly freundlich,famous berühmt"),
+    "addressee": _adjectives(
+        "old alt,young jung,clever klug,sad traurig,rich reich,poor arm,friendly freundlich,famous berühmt"
+    ),
 }
 
 TIMES = _adverbials(
@@ -173,14 +205,29 @@ OPINIONS = _adverbials(
 )
 DEGREES = _adverbials("very = sehr,quite = ziemlich,too = zu,not = nicht")
 
-MODALS = tuple(map(verb, (
-    "can can können kannst kann", "must must müssen musst muss",
-    "may may dürfen darfst darf", "should should sollen sollst soll",
-)))
-MATRIX_VERBS = tuple(map(verb, (
-    "know knows wissen weißt weiß", "believe believes glauben glaubst glaubt",
-    "hear hears hören hörst hört", "hope hopes hoffen hoffst hofft", "say says sagen sagst sagt",
-)))
+MODALS = tuple(
+    map(
+        verb,
+        (
+            "can can können kannst kann",
+            "must must müssen musst muss",
+            "may may dürfen darfst darf",
+            "should should sollen sollst soll",
+        ),
+    )
+)
+MATRIX_VERBS = tuple(
+    map(
+        verb,
+        (
+            "know knows wissen weißt weiß",
+            "believe believes glauben glaubst glaubt",
+            "hear hears hören hörst hört",
+            "hope hopes hoffen hoffst hofft",
+            "say says sagen sagst sagt",
+        ),
+    )
+)
 BE = "sein"
 
 FRAMES = _frames("""
@@ -267,40 +314,94 @@ def _ambiguous(english: str, *senses: Sense) -> tuple[Sense, ...]:
 
 
 AMBIGUOUS = (
-    _ambiguous("bank", _sense("die Bank", "money das Geld -", "gold das Gold -"),
-               _sense("das Ufer", "river der Fluss", "lake der See")),
-    _ambiguous("bat", _sense("die Fledermaus", "cave die Höhle", "vampire der Vampir"),
-               _sense("der Schläger", "baseball der Baseball -", "tennis das Tennis -")),
-    _ambiguous("seal", _sense("die Robbe", "sea das Meer", "ice das Eis -"),
-               _sense("das Siegel", "document das Dokument", "wax das Wachs -")),
-    _ambiguous("crane", _sense("der Kranich", "pond der Teich", "nest das Nest"),
-               _sense("der Kran", "harbour der Hafen", "concrete der Beton -")),
-    _ambiguous("spring", _sense("die Feder", "mattress die Matratze", "mechanics die Mechanik -"),
-               _sense("die Quelle", "mountain der Berg", "water das Wasser -")),
-    _ambiguous("key", _sense("der Schlüssel", "door die Tür", "burglar der Einbrecher"),
-               _sense("die Taste", "computer der Computer", "keyboard die Tastatur")),
-    _ambiguous("match", _sense("das Streichholz", "fire das Feuer -", "smoke der Rauch -"),
-               _sense("das Spiel", "football der Fußball -", "referee der Schiedsrichter")),
-    _ambiguous("nut", _sense("die Nuss", "chocolate die Schokolade -", "squirrel das Eichhörnchen"),
-               _sense("die Schraubenmutter", "machine die Maschine", "engine der Motor")),
-    _ambiguous("mole", _sense("der Maulwurf", "meadow die Wiese", "soil der Boden"),
-               _sense("das Muttermal", "skin die Haut", "beauty die Schönheit -")),
-    _ambiguous("bill", _sense("die Rechnung", "restaurant das Restaurant", "electricity der Strom -"),
-               _sense("der Schnabel", "eagle der Adler", "penguin der Pinguin")),
-    _ambiguous("pipe", _sense("die Pfeife", "tobacco der Tabak -", "sailor der Seemann"),
-               _sense("das Rohr", "gas das Gas -", "plumber der Klempner")),
-    _ambiguous("bow", _sense("der Bogen", "arrow der Pfeil", "hunt die Jagd"),
-               _sense("die Schleife", "gift das Geschenk", "fashion die Mode -")),
-    _ambiguous("plant", _sense("die Pflanze", "flower die Blume", "botany die Botanik -"),
-               _sense("die Fabrik", "industry die Industrie", "steel der Stahl -")),
-    _ambiguous("ruler", _sense("das Lineal", "geometry die Geometrie -", "mathematics die Mathematik -"),
-               _sense("der Herrscher", "empire das Reich", "politics die Politik -")),
-    _ambiguous("file", _sense("die Feile", "workshop die Werkstatt", "metal das Metall -"),
-               _sense("die Datei", "internet das Internet", "software die Software -")),
-    _ambiguous("board", _sense("das Brett", "wood das Holz -", "carpenter der Tischler"),
-               _sense("der Vorstand", "company die Firma", "economy die Wirtschaft")),
-    _ambiguous("trunk", _sense("der Rüssel", "zoo der Zoo", "circus der Zirkus"),
-               _sense("der Kofferraum", "car das Auto", "traffic der Verkehr -")),
-    _ambiguous("star", _sense("der Stern", "telescope das Teleskop", "astronomy die Astronomie -"),
-               _sense("der Star", "cinema das Kino", "theatre das Theater")),
+    _ambiguous(
+        "bank",
+        _sense("die Bank", "money das Geld -", "gold das Gold -"),
+        _sense("das Ufer", "river der Fluss", "lake der See"),
+    ),
+    _ambiguous(
+        "bat",
+        _sense("die Fledermaus", "cave die Höhle", "vampire der Vampir"),
+        _sense("der Schläger", "baseball der Baseball -", "tennis das Tennis -"),
+    ),
+    _ambiguous(
+        "seal",
+        _sense("die Robbe", "sea das Meer", "ice das Eis -"),
+        _sense("das Siegel", "document das Dokument", "wax das Wachs -"),
+    ),
+    _ambiguous(
+        "crane",
+        _sense("der Kranich", "pond der Teich", "nest das Nest"),
+        _sense("der Kran", "harbour der Hafen", "concrete der Beton -"),
+    ),
+    _ambiguous(
+        "spring",
+        _sense("die Feder", "mattress die Matratze", "mechanics die Mechanik -"),
+        _sense("die Quelle", "mountain der Berg", "water das Wasser -"),
+    ),
+    _ambiguous(
+        "key",
+        _sense("der Schlüssel", "door die Tür", "burglar der Einbrecher"),
+        _sense("die Taste", "computer der Computer", "keyboard die Tastatur"),
+    ),
+    _ambiguous(
+        "match",
+        _sense("das Streichholz", "fire das Feuer -", "smoke der Rauch -"),
+        _sense("das Spiel", "football der Fußball -", "referee der Schiedsrichter"),
+    ),
+    _ambiguous(
+        "nut",
+        _sense("die Nuss", "chocolate die Schokolade -", "squirrel das Eichhörnchen"),
+        _sense("die Schraubenmutter", "machine die Maschine", "engine der Motor"),
+    ),
+    _ambiguous(
+        "mole",
+        _sense("der Maulwurf", "meadow die Wiese", "soil der Boden"),
+        _sense("das Muttermal", "skin die Haut", "beauty die Schönheit -"),
+    ),
+    _ambiguous(
+        "bill",
+        _sense("die Rechnung", "restaurant das Restaurant", "electricity der Strom -"),
+        _sense("der Schnabel", "eagle der Adler", "penguin der Pinguin"),
+    ),
+    _ambiguous(
+        "pipe",
+        _sense("die Pfeife", "tobacco der Tabak -", "sailor der Seemann"),
+        _sense("das Rohr", "gas das Gas -", "plumber der Klempner"),
+    ),
+    _ambiguous(
+        "bow",
+        _sense("der Bogen", "arrow der Pfeil", "hunt die Jagd"),
+        _sense("die Schleife", "gift das Geschenk", "fashion die Mode -"),
+    ),
+    _ambiguous(
+        "plant",
+        _sense("die Pflanze", "flower die Blume", "botany die Botanik -"),
+        _sense("die Fabrik", "industry die Industrie", "steel der Stahl -"),
+    ),
+    _ambiguous(
+        "ruler",
+        _sense("das Lineal", "geometry die Geometrie -", "mathematics die Mathematik -"),
+        _sense("der Herrscher", "empire das Reich", "politics die Politik -"),
+    ),
+    _ambiguous(
+        "file",
+        _sense("die Feile", "workshop die Werkstatt", "metal das Metall -"),
+        _sense("die Datei", "internet das Internet", "software die Software -"),
+    ),
+    _ambiguous(
+        "board",
+        _sense("das Brett", "wood das Holz -", "carpenter der Tischler"),
+        _sense("der Vorstand", "company die Firma", "economy die Wirtschaft"),
+    ),
+    _ambiguous(
+        "trunk",
+        _sense("der Rüssel", "zoo der Zoo", "circus der Zirkus"),
+        _sense("der Kofferraum", "car das Auto", "traffic der Verkehr -"),
+    ),
+    _ambiguous(
+        "star",
+        _sense("der Stern", "telescope das Teleskop", "astronomy die Astronomie -"),
+        _sense("der Star", "cinema das Kino", "theatre das Theater"),
+    ),
 )
