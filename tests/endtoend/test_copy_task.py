@@ -12,8 +12,8 @@ COPYING = (
     "--model.encoder.layers 1 --model.encoder.feed-forward 128 --model.encoder.attention.heads 4 "
     "--model.decoder.layers 1 --model.decoder.feed-forward 128 --model.decoder.attention.heads 4 "
     "--data.tokenizer.kind word --data.buckets 2 --data.batch-tokens 1024 --training.label-smoothing 0 "
-    "--optimizer.schedule inverse_sqrt --optimizer.learning-rate 0.005 --optimizer.warmup-steps 100 "
-    "--max-steps 1500 --training.evaluate-every 500 --training.patience None"
+    "--optimizer.schedule cosine --optimizer.learning-rate 0.004 --optimizer.warmup-steps 100 "
+    "--max-steps 1200 --training.evaluate-every 400 --training.patience None"
 ).split()
 
 
