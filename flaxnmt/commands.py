@@ -39,10 +39,10 @@ def guarded(command: Callable[[], int], debug: bool) -> int:
             raise
         message = str(error)
     except OSError as error:
-        # A full disk, a missing permission: what the message needs is the name of the file.
-        if debug or error.filename is None:
+        # A full disk or a missing permission; a write to an open file does not know its name.
+        if debug or error.strerror is None:
             raise
-        message = f"{error.filename}: {error.strerror}"
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     print(f"error: {message}", file=sys.stderr)
     return MISTAKE
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 from tiny_runs import TINY, sentences, start, write_corpus, write_lines
@@ -230,14 +231,19 @@ def test_debug_shows_where_it_happened(tmp_path):
 
 def test_what_the_system_refuses_and_interrupts_are_one_line(capsys):
     def full():
-        raise OSError(28, "No space left on device", "runs/a/dev.txt")
+        Path("/dev/full").write_text("one line")
+
+    def unwritable():
+        Path("/dev/full/run").mkdir()
 
     def interrupted():
         raise KeyboardInterrupt
 
     assert guarded(full, debug=False) == 2
+    assert guarded(unwritable, debug=False) == 2
     assert guarded(interrupted, debug=False) == 130
-    assert capsys.readouterr().err == "error: runs/a/dev.txt: No space left on device\ninterrupted\n"
+    lines = ["error: No space left on device", "error: /dev/full/run: Not a directory", "interrupted"]
+    assert capsys.readouterr().err.splitlines() == lines
     with pytest.raises(OSError):
         guarded(full, debug=True)
 

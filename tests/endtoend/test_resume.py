@@ -1,5 +1,6 @@
 """The same command again continues, and ends where an unbroken run ends, bit for bit."""
 
+import os
 import random
 import signal
 
@@ -16,6 +17,7 @@ from interruptions import (
 )
 from tiny_runs import finish, start
 
+from experiments.train import leaving_at_once
 from flaxnmt.training.metrics import read_metrics
 
 
@@ -47,6 +49,13 @@ def test_stops_kills_and_limits_leave_no_trace(trained, tmp_path):
         "started",
         "finished",
     ]
+
+
+def test_a_stop_before_the_first_update_asks_for_another_start():
+    earlier = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as end, leaving_at_once():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert end.value.code == 42 and signal.getsignal(signal.SIGTERM) is earlier
 
 
 @pytest.mark.slow
