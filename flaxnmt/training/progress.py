@@ -37,13 +37,13 @@ class Progress:
         self._total, self._initial, self._budget, self._show = total, initial, budget, show
         self._start = time.monotonic()
         wanted = self._stream.isatty() if bar is None else bar
-        form = "{desc}{percentage:3.0f}% |{bar}| " if total else "{desc}"
+        form = "{percentage:3.0f}% |{bar}| {desc}" if total else "{desc}"
         self._bar = tqdm(
             total=total,
             initial=initial,
             file=self._stream,
             disable=not (wanted and show),
-            bar_format=form + "{postfix}",
+            bar_format=form,
             dynamic_ncols=True,
         )
 
@@ -66,7 +66,7 @@ class Progress:
         ]
         line = " · ".join(parts)
         if not self._bar.disable:
-            self._bar.set_postfix_str(line, refresh=False)
+            self._bar.set_description_str(line, refresh=False)
             self._bar.update(step - self._bar.n)
         elif self._show:
             print(line, file=self._stream, flush=True)

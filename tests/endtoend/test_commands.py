@@ -6,6 +6,8 @@ import random
 import pytest
 from tiny_runs import finish, sentences, start, write_lines
 
+from experiments import train
+from experiments.configs import load
 from flaxnmt.cli import main
 from flaxnmt.translation import Sampling
 
@@ -176,3 +178,20 @@ def test_help_is_readable(command, capsys, monkeypatch):
     assert "usage: flaxnmt" in text and "{None}" not in text
     if command in ("translate", "score", "evaluate"):
         assert "Run directory. (required)" in text and "(default: " in text
+
+
+def test_help_of_training_lists_configurations_and_fields(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    for arguments, code in (([], 2), (["--help"], 0)):
+        with pytest.raises(SystemExit) as end:
+            train.main(arguments)
+        assert end.value.code == code and "  multi30k_en_de\n  text_small\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        train.main(["discourse_demo", "--help"])
+    text = capsys.readouterr().out
+    description, options = text.split("options", 1)
+    assert not end.value.code and "make demo" in description
+    assert max(map(len, options.splitlines())) <= 100
+    steps = f"(default: {load('discourse_demo').training.max_steps})"
+    for words in ("--max-minutes FLOAT", "--model.encoder.attention.heads INT", steps, "{pre,post}"):
+        assert words in options
