@@ -12,7 +12,7 @@ from flaxnmt.sharding import unbox
 
 CONFIG = Seq2SeqConfig(
     d_model=16,
-    encoder=EncoderConfig(layers=2, attention=MultiHead(2), feed_forward=24),
+    encoder=EncoderConfig(layers=1, attention=MultiHead(2), feed_forward=24),
     decoder=DecoderConfig(layers=2, attention=MultiHead(2), feed_forward=24),
     max_positions=32,
 )

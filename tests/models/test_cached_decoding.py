@@ -42,7 +42,6 @@ def stepped_logits(model, params, room=LENGTH):
         ("pre", "learned", "target", True),
         ("post", "sinusoidal", "none", True),
         ("post", "none", "target", False),
-        ("pre", "none", "none", True),
         ("post", "learned", "all", False),
     ],
 )

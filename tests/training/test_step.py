@@ -86,25 +86,25 @@ def test_moving_average_follows_the_parameters(single):
     assert_trees_close(state.ema, expected)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_an_update_that_is_not_finite_is_dropped_and_counted(accumulate, value):
+def test_an_update_that_is_not_finite_is_dropped_and_counted(accumulate):
     step, start = compiled(optax.adam(schedule), accumulate=accumulate)
     batches = BATCHES[:1] if accumulate == 1 else halves(BATCHES[0])
     state, _ = step(start(), batches)
     before = jax.device_get(state)
     used = int(BATCHES[0]["source"][0, 0])
-    poisoned = state.replace(params={"table": state.params["table"].at[used].set(value)})
-    kept = jax.device_get(poisoned.params)
-    state, metrics = step(poisoned, batches)
-    assert (state.step, metrics["bad_steps"], metrics["bad_in_a_row"]) == (2, 1, 1)
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        (state.params, state.opt_state, state.ema),
-        (kept, before.opt_state, before.ema),
-    )
+    for times, value in enumerate([np.nan, np.inf], start=1):
+        state = state.replace(params={"table": jnp.asarray(before.params["table"]).at[used].set(value)})
+        kept = jax.device_get(state.params)
+        state, metrics = step(state, batches)
+        assert (state.step, metrics["bad_steps"], metrics["bad_in_a_row"]) == (1 + times, times, times)
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            (state.params, state.opt_state, state.ema),
+            (kept, before.opt_state, before.ema),
+        )
     state, metrics = step(state.replace(params=jax.tree.map(jnp.asarray, before.params)), batches)
-    assert (state.step, metrics["bad_steps"], metrics["bad_in_a_row"]) == (3, 1, 0)
+    assert (state.step, metrics["bad_steps"], metrics["bad_in_a_row"]) == (4, 2, 0)
     assert np.any(state.params["table"] != before.params["table"])
 
 
