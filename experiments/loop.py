@@ -47,20 +47,20 @@ class History:
     best: float | None = None
     best_step: int = 0
     evaluations_since_best: int = 0
-    best_loss: float | None = None
+    best_loss: float = math.inf
     evaluated: int | None = None
 
     def note(self, score: float, loss: float, step: int, larger_is_better: bool) -> bool:
         """Takes in a development score; whether it is the best so far, by the loss among equal scores."""
         none = self.best is None or math.isnan(self.best)
         better = none or (score > self.best if larger_is_better else score < self.best)
-        better = better or (score == self.best and self.best_loss is not None and loss < self.best_loss)
+        # A score of 0.00, or 100, says little: the loss chooses the parameters then, but ends no patience.
+        chosen = better or (score == self.best and loss < self.best_loss)
         self.evaluated = step
-        if better:
-            self.best, self.best_loss, self.best_step, self.evaluations_since_best = score, loss, step, 0
-        else:
-            self.evaluations_since_best += 1
-        return better
+        self.evaluations_since_best = 0 if better else self.evaluations_since_best + 1
+        if chosen:
+            self.best, self.best_loss, self.best_step = score, loss, step
+        return chosen
 
     def describe(self, metric: str) -> str:
         """The best score and its step; nothing before the first evaluation."""
