@@ -108,6 +108,21 @@ def test_an_update_that_is_not_finite_is_dropped_and_counted(accumulate):
     assert np.any(state.params["table"] != before.params["table"])
 
 
+@pytest.mark.parametrize(
+    "function", [jnp.sqrt, lambda w: w + jax.lax.stop_gradient(jnp.log(-1 - w))], ids=["gradient", "loss"]
+)
+def test_either_a_loss_or_a_gradient_that_is_not_finite_drops_the_update(function):
+    def objective(params, batch, key):
+        return {"loss": function(params["w"]), "nll": jnp.float32(0), "tokens": jnp.float32(1)}
+
+    optimizer, params = optax.sgd(RATE), {"w": jnp.float32(0.0)}
+    loss, gradient = jax.value_and_grad(lambda p: objective(p, None, None)["loss"])(params)
+    assert np.isfinite(loss) != np.isfinite(gradient["w"])
+    step = TrainStep(objective, optimizer, schedule, seed=0)
+    state, metrics = step.whole(make_state(params, optimizer, ema=False), None)
+    assert (state.params["w"], metrics["bad_steps"]) == (0, 1)
+
+
 def test_a_batch_of_empty_rows_changes_nothing(single):
     step, start = single
     state, metrics = step(start(), [jax.tree.map(jnp.zeros_like, BATCHES[0])])
