@@ -86,16 +86,22 @@ def has_checkpoint(directory: Path) -> bool:
     return any(path.name.isdigit() for path in (directory / CHECKPOINTS).glob("*"))
 
 
-def make_directory(directory: Path, config: Config) -> None:
-    """Makes the run directory; what a start left that came to no checkpoint counts only for the same configuration.
+def make_directory(directory: Path, config: Config, init_from: Path | None = None) -> None:
+    """Makes the run directory, with the vocabulary of the run whose parameters it starts from, if there is one.
+
+    What a start left that came to no checkpoint counts only for the same configuration.
 
     Raises:
       RunError: if it cannot be made.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if not has_checkpoint(directory) and not is_saved(config, directory):
+        if has_checkpoint(directory):
+            return
+        if init_from is not None or not is_saved(config, directory):
             shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
+        if init_from is not None:
+            shutil.copytree(init_from / TOKENIZER, directory / TOKENIZER)
     except OSError as error:
         raise RunError(
             f"{directory}: no run directory can be made there ({error.strerror}); give another --run"

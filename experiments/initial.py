@@ -4,10 +4,9 @@ import logging
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from flaxnmt.errors import RunError
-from flaxnmt.run import PARAMETERS
+from flaxnmt.run import PARAMETERS, TOKENIZER
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.integrity import named_leaves
 from flaxnmt.training.state import TrainState
@@ -17,18 +16,26 @@ log = logging.getLogger(__name__)
 
 
 def exported(run: Path) -> Params:
-    """What a run exported. Raises RunError if there is nothing."""
-    return read_parameters(run / PARAMETERS)
-
-
-def initial_params(state: TrainState, params: Params, run: Path, shardings: TrainState) -> TrainState:
-    """The state with the parameters of another run where names agree; the others keep their fresh values.
+    """What a run exported.
 
     Raises:
-      RunError: if a shape differs or no name agrees.
+      RunError: if there is nothing, or no tokenizer with it.
     """
-    found = named_leaves(params)
-    fresh = named_leaves(state.params)
+    params = read_parameters(run / PARAMETERS)
+    if not (run / TOKENIZER).is_dir():
+        raise RunError(
+            f"--init-from {run}: no {TOKENIZER} in it, and its parameters belong to that vocabulary"
+        )
+    return params
+
+
+def check_initial(params: Params, shapes: Params, run: Path) -> None:
+    """Refuses parameters of another run of which none agrees with the model, or one has another shape.
+
+    Raises:
+      RunError: with the names and shapes.
+    """
+    found, fresh = named_leaves(params), named_leaves(shapes)
     shared = [name for name in fresh if name in found]
     differ = [
         f"{name} {found[name].shape} -> {fresh[name].shape}"
@@ -38,16 +45,20 @@ def initial_params(state: TrainState, params: Params, run: Path, shardings: Trai
     if differ or not shared:
         what = "; ".join(differ[:10]) if differ else "no parameter has the same name"
         raise RunError(
-            f"--init-from {run}: {what} ({len(differ)} differ); start from a run of the same sizes and vocabulary"
+            f"--init-from {run}: {what} ({len(differ)} differ); start from a run of the same sizes"
         )
     new = sorted(set(fresh) - set(shared))
     log.info(
         "%d of %d parameters come from %s; fresh: %s", len(shared), len(fresh), run, ", ".join(new) or "none"
     )
-    leaves, tree = jax.tree.flatten(state.params)
-    values = [found.get(name, leaf) for name, leaf in zip(fresh, leaves, strict=True)]
-    params = jax.tree.map(
-        lambda value, to: jax.device_put(np.asarray(value), to), tree.unflatten(values), shardings.params
-    )
+
+
+def initial_params(state: TrainState, params: Params, shardings: TrainState) -> TrainState:
+    """The state with the given parameters where names agree; the others keep their fresh values."""
+    found, fresh, places = named_leaves(params), named_leaves(state.params), named_leaves(shardings.params)
+    leaves = [
+        jax.device_put(found[name], places[name]) if name in found else leaf for name, leaf in fresh.items()
+    ]
+    params = jax.tree.unflatten(jax.tree.structure(state.params), leaves)
     ema = None if state.ema is None else jax.tree.map(lambda x: x.copy(), params)
     return state.replace(params=params, ema=ema)

@@ -162,15 +162,17 @@ class Loop:
                 self._stop_if_diverged(step - LAG, int(late.popleft()))
             done = self._finished(step, history)
             preempted = preemption.requested(step)
-            if step % training.log_every == 0 or done or preempted:
+            evaluate = step % training.evaluate_every == 0 or done
+            save = evaluate or bool(training.checkpoint_every and step % training.checkpoint_every == 0)
+            if step % training.log_every == 0 or save or preempted:
+                # A checkpoint ends a row, so that no row holds updates of two processes.
                 self._show(self.metrics.write_later(step, *self._row(interval, watch.lap())))
                 interval = Interval()
-            evaluate = step % training.evaluate_every == 0 or done
             with watch.pause():
                 if evaluate:
                     self._evaluate(state, step, history)
                     done = done or self._finished(step, history)
-                if evaluate or (training.checkpoint_every and step % training.checkpoint_every == 0):
+                if save:
                     self._save(state, step, history)
                 if evaluate:
                     self._warm(state, step - start)

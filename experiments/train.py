@@ -26,7 +26,7 @@ from experiments import configs
 from experiments.continuing import check, check_corpus, has_checkpoint, make_directory
 from experiments.corpora import prepare
 from experiments.evaluate import Evaluator
-from experiments.initial import exported, initial_params
+from experiments.initial import check_initial, exported, initial_params
 from experiments.loop import History, Loop
 from experiments.record import announce, record
 from experiments.report import write_report
@@ -70,7 +70,7 @@ class Arguments:
     seed: DisallowNone[int | None] = None
     """Of initialisation, data order and dropout."""
     init_from: DisallowNone[Path | None] = None
-    """A run whose parameters the first update starts from, where names and shapes agree."""
+    """A run whose parameters the first update starts from, where names agree, and whose vocabulary is used."""
     coordinator: DisallowNone[str | None] = None
     """HOST:PORT of the first process, for several processes without a cluster service."""
     processes: DisallowNone[int | None] = None
@@ -141,7 +141,7 @@ def prepare_and_train(arguments: Arguments, argv: list[str], began: float) -> in
     initial = exported(arguments.init_from) if begins else None
     first = jax.process_index() == 0
     if first:
-        make_directory(directory, config)
+        make_directory(directory, config, arguments.init_from)
     corpora = prepare(config.data, directory, config.training.seed)
     check_corpus(corpora.train.corpus, directory)
     model = make_model(config, corpora.vocabularies)
@@ -159,6 +159,8 @@ def prepare_and_train(arguments: Arguments, argv: list[str], began: float) -> in
     peak = measure_matmul_peak(config.model.dtype) * _units()
     with use_mesh(mesh):
         shapes, shardings = state_shardings(init, optimizer, training.ema is not None, mesh)
+        if initial is not None:
+            check_initial(initial, shapes.params, arguments.init_from)
         larger = "min" if training.metric == "loss" else "max"
         keep = max(training.keep_last, training.average_count if training.average == "last" else 1)
         best = max(training.keep_best, training.average_count if training.average == "best" else 0)
@@ -167,7 +169,7 @@ def prepare_and_train(arguments: Arguments, argv: list[str], began: float) -> in
             if state is None:
                 state = init_state(init, optimizer, training.ema is not None, shardings, training.seed)
                 if initial is not None:
-                    state = initial_params(state, initial, arguments.init_from, shardings)
+                    state = initial_params(state, initial, shardings)
             step = CompiledStep(
                 TrainStep(objective, optimizer, schedule, training.seed, training.ema),
                 shardings,

@@ -20,6 +20,8 @@ jax.config.update("jax_num_cpu_devices", 8)
 CHECKED = ("attention", "layers", "models", "training.averaging", "training.loss")
 install_import_hook([f"flaxnmt.{name}" for name in CHECKED], "typechecker.check")
 
+pytest_plugins = ["trained_run"]
+
 GOLDEN = Path(__file__).parent / "golden"
 
 

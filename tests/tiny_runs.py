@@ -30,15 +30,15 @@ def write_lines(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def write_corpus(directory: Path) -> list[str]:
+def write_corpus(directory: Path, seed: int = 0) -> list[str]:
     """Writes train, dev and test files whose target is their source, unless they are there; the options that name them."""
     directory.mkdir(parents=True, exist_ok=True)
     options = []
-    for seed, (name, count) in enumerate({"train": 600, "dev": 8, "test": 8}.items()):
+    for number, (name, count) in enumerate({"train": 600, "dev": 8, "test": 8}.items(), start=seed):
         files = [directory / f"{name}.{side}" for side in ("source", "target")]
         if not files[1].exists():
             for file in files:
-                write_lines(file, sentences(count, seed))
+                write_lines(file, sentences(count, number))
         options += [f"--{name}", *map(str, files)]
     return options
 

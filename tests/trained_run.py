@@ -1,4 +1,4 @@
-"""A run that was trained without interruption by the command itself, once for all tests here."""
+"""A run that was trained without interruption by the command itself, once for all tests that ask for it."""
 
 import fcntl
 import os
@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tiny_runs import TINY, finish, start, write_corpus
 
-import flaxnmt
-from flaxnmt.run import Run
+from flaxnmt import open_run
 
 WHOLE_RUN = (
     "--max-epochs 20 --training.evaluate-every 40 --training.checkpoint-every 10 --training.log-every 1 "
@@ -49,5 +48,5 @@ def trained(tmp_path_factory) -> Trained:
 
 
 @pytest.fixture(scope="session")
-def opened(trained) -> Run:
-    return flaxnmt.open_run(trained.directory)
+def opened(trained):
+    return open_run(trained.directory)
