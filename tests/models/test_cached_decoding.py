@@ -42,7 +42,6 @@ def stepped_logits(model, params, room=LENGTH):
         ("pre", "learned", "target", True),
         ("post", "sinusoidal", "none", True),
         ("post", "none", "target", False),
-        ("post", "learned", "all", False),
     ],
 )
 def test_steps_over_a_cache_equal_the_full_forward_pass(norm, positions, tie, scan):
