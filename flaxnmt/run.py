@@ -67,8 +67,8 @@ def make_model(config: Config, vocabularies: Vocabularies) -> Seq2Seq:
     """The module that a configuration describes, for these vocabularies.
 
     Raises:
-      ConfigError: if the heads of an attention do not divide the model dimension, or vocabularies differ and
-        embeddings are tied.
+      ConfigError: if the heads of an attention do not divide the model dimension, a rate of dropout is none,
+        or vocabularies differ and embeddings are tied.
     """
     model, sizes = config.model, (vocabularies.source.vocab_size, vocabularies.target.vocab_size)
     for name, part in (("encoder", model.encoder), ("decoder", model.decoder)):
@@ -77,6 +77,10 @@ def make_model(config: Config, vocabularies: Vocabularies) -> Seq2Seq:
             raise ConfigError(
                 f"{heads} heads do not divide d_model {model.d_model}: change --model.{name}.attention.heads"
             )
+    for name in ("dropout", "attention_dropout", "hidden_dropout"):
+        rate = getattr(model, name)
+        if rate is not None and not 0 <= rate < 1:
+            raise ConfigError(f"--model.{name} {rate}: a rate of dropout is at least 0 and below 1")
     if model.tie == "all" and not vocabularies.shared:
         raise ConfigError(
             "--model.tie all needs one vocabulary: give --model.tie target, or a shared tokenizer"

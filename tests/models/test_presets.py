@@ -1,15 +1,19 @@
 """Sizes: numbers of parameters against the formula and the paper, operations against XLA's count."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 from small_models import parameter_shapes, small_model
 
+from flaxnmt.config import Config
+from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import PRESETS, DecoderConfig, EncoderConfig, MultiHead, Seq2SeqConfig
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.models.seq2seq import Seq2Seq
+from flaxnmt.run import make_model
 from flaxnmt.sharding import is_boxed, unbox
 
 
@@ -95,3 +99,15 @@ def test_golden_parameter_trees(name, golden):
 def test_golden_parameter_tree_of_every_other_part(golden):
     model = small_model(24, 20, norm="post", positions="learned", tie="none", scan=True)
     golden("parameters_scanned_learned_untied.txt", describe(model))
+
+
+@pytest.mark.parametrize("field", ["dropout", "attention_dropout", "hidden_dropout"])
+@pytest.mark.parametrize("rate", [1.0, -0.1])
+def test_a_rate_of_dropout_that_is_none_is_refused_in_one_line(field, rate):
+    vocabulary = SimpleNamespace(vocab_size=20)
+    vocabularies = SimpleNamespace(source=vocabulary, target=vocabulary, shared=True)
+    config = Config(model=dataclasses.replace(PRESETS["tiny"], **{field: rate}))
+    with pytest.raises(
+        ConfigError, match=rf"--model\.{field} {rate}: a rate of dropout is at least 0 and below 1"
+    ):
+        make_model(config, vocabularies)
