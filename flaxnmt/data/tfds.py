@@ -77,6 +77,7 @@ def _data(builder: Any, split: str) -> Sequence[Any]:
         )
     try:
         return builder.as_data_source(split)
+    # What TFDS raises for a file format that it cannot read at random.
     except NotImplementedError as error:
         form = builder.info.file_format.value
         raise DataError(
