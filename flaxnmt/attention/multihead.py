@@ -43,19 +43,19 @@ class MultiHeadAttention(SubLayer):
         self.w_out = self.param("out", outward, shape[1:] + shape[:1])
         self.weights_dropout = Dropout(self.dropout)
 
-    def _heads(self, x: Float[Array, "B L D"], kernel: Float[Array, "D H K"]) -> Float[Array, "B H L K"]:
-        y = jnp.einsum("bld,dhk->bhlk", x.astype(self.dtype), kernel.astype(self.dtype))
-        return constrain(y, "batch", "heads", "length", "kv")
+    def _heads(self, x: Float[Array, "*B L D"], kernel: Float[Array, "D H K"]) -> Float[Array, "*B H L K"]:
+        y = jnp.einsum("...ld,dhk->...hlk", x.astype(self.dtype), kernel.astype(self.dtype))
+        return constrain(y, "batch", ..., "heads", "length", "kv")
 
-    def keys(self, memory: Float[Array, "B L D"], context: Context) -> KeyValues:
+    def keys(self, memory: Float[Array, "*B L D"], context: Context) -> KeyValues:
         return KeyValues(self._heads(memory, self.w_key), self._heads(memory, self.w_value))
 
-    def rows(self, x: Float[Array, "B Q D"], shared: KeyValues, context: Context):
+    def rows(self, x: Float[Array, "*B Q D"], shared: KeyValues, context: Context):
         scores = attention_scores(self._heads(x, self.w_query), shared.key, context.attention_mask())
         weights = jax.nn.softmax(scores, axis=-1)
         y = attend(self.weights_dropout(weights, context.deterministic), shared.value)
-        y = jnp.einsum("bhqk,hkd->bqd", y, self.w_out.astype(self.dtype))
-        return constrain(y, "batch", "length", "activation"), weights if context.capture else None
+        y = jnp.einsum("...hqk,hkd->...qd", y, self.w_out.astype(self.dtype))
+        return constrain(y, "batch", ..., "length", "activation"), weights if context.capture else None
 
-    def flops(self, d_model: int, queries: int, keys: int) -> tuple[int, int]:
-        return 4 * keys * d_model**2, 4 * queries * d_model**2 + 4 * queries * keys * d_model
+    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
+        return 4 * keys * d_model**2, 4 * queries * d_model * (d_model + keys // sentences)

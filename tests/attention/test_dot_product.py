@@ -123,7 +123,7 @@ def test_scores_are_float32_and_products_of_half_precision_are_not_rounded():
         np.asarray(key, np.float64), -1, -2
     )
     assert scores.dtype == jnp.float32
-    np.testing.assert_allclose(scores, exact, atol=1e-6)
+    np.testing.assert_allclose(scores, exact, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -131,10 +131,10 @@ def test_vmap_over_examples_equals_the_batched_call(masked):
     *qkv, _ = make_inputs(SHAPES["self"])
     mask = jnp.asarray(make_mask("causal_padding", SHAPES["self"])) if masked else None
     mapped = jax.vmap(dot_product_attention, in_axes=(0, 0, 0, 0 if masked else None))(*qkv, mask)
-    np.testing.assert_allclose(mapped, dot_product_attention(*qkv, mask), atol=1e-6)
+    np.testing.assert_allclose(mapped, dot_product_attention(*qkv, mask), rtol=1e-5, atol=1e-6)
 
 
 def test_heads_may_be_further_batch_dimensions():
     *qkv, _ = make_inputs(((2, 3), 2, 4, 5, 4))
     flat = dot_product_attention(*(x.reshape(6, *x.shape[2:]) for x in qkv))
-    np.testing.assert_allclose(dot_product_attention(*qkv).reshape(flat.shape), flat, atol=1e-6)
+    np.testing.assert_allclose(dot_product_attention(*qkv).reshape(flat.shape), flat, rtol=1e-5, atol=1e-6)

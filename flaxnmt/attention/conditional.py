@@ -1,0 +1,157 @@
+"""Conditional attention: over the words of the t most relevant sentences (Trankova et al. 2024, section 3)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from flaxnmt.attention.dispatch import conditional_attention
+from flaxnmt.attention.dot_product import attend, attention_scores
+from flaxnmt.attention.multihead import MultiHeadAttention
+from flaxnmt.attention.selection import Selection, select_sentences
+from flaxnmt.layers.context import Context, KeyValues
+from flaxnmt.layers.initializers import partitioned, projection
+from flaxnmt.sharding import constrain
+from flaxnmt.typing import Array, Bool, Float
+
+DISPATCH_PAYS = 4
+"""Sentences of a document over selected ones from which on dispatching is the faster form (measured on CPU)."""
+
+
+def conditional_attention_dense(
+    query: Float[Array, "B H L K"],
+    key: Float[Array, "B H N M K"],
+    value: Float[Array, "B H N M K"],
+    word_mask: Bool[Array, "B N M"],
+    selection: Selection,
+    keep: Bool[Array, "B H L t M"] | None = None,
+) -> Float[Array, "B H L K"]:
+    """softmax(q k^T / sqrt(K) + KeepTopT(relevance) M) v per head over all words of a document (eq. 7), literally.
+
+    A word that has no word to look at gets zeros. The form for reading and for tests: scores and a bias of all
+    words to all words are in memory. `conditional_attention` computes the same from selected sentences alone.
+
+    Args:
+      query: of the words that look, any number.
+      key: of the words of each sentence.
+      value: likewise.
+      word_mask: False at padding.
+      selection: the sentences that each word looks at.
+      keep: False where a weight on word m of the i-th choice is dropped; the others are not scaled.
+    """
+    batch, heads, sentences, words, size = key.shape
+    chosen = selection.index[..., None] == jnp.arange(sentences)
+    chosen = chosen & selection.valid[..., None]
+    kept_score = jnp.where(chosen, selection.relevance[..., None], 0).sum(-2)
+    seen = chosen.any(-2)[..., None] & word_mask[:, None, None]
+    # Each sentence's score repeated over its words: the matrix M of eq. 6, without a product of -inf and 0.
+    bias = jnp.repeat(kept_score, words, axis=-1)
+    scores = attention_scores(query, key.reshape(batch, heads, -1, size), seen.reshape(bias.shape), bias)
+    weights = jnp.where(seen.reshape(bias.shape), jax.nn.softmax(scores, axis=-1), 0)
+    if keep is not None:
+        kept = (chosen[..., None] & keep[..., None, :]).any(-3)
+        weights = jnp.where(kept.reshape(weights.shape), weights, 0)
+    return attend(weights, value.reshape(batch, heads, -1, value.shape[-1]))
+
+
+@struct.dataclass
+class DocumentKeys(KeyValues):
+    """Keys and values [B, H, N, M, K] of the words of a document, and the selector's keys of its sentences."""
+
+    mask: Bool[Array, "B N M"]
+    sentence_key: Float[Array, "B H N K"]
+
+
+class ConditionalAttention(MultiHeadAttention, kw_only=True):
+    """Multi-head attention in which each head of each word looks at the words of t sentences of its own choice.
+
+    The relevance of a sentence is added to the scores of its words, which is how the selector learns; with
+    t = 1 a softmax cannot see it, so that the selector gets no gradient unless `always_keep_own`. Rows may have
+    any shape in which they stand in the order of their documents: [B, N, M, D] or [B * N, T, D].
+
+    Attributes:
+      d_model, heads, dropout, dtype: as in `MultiHeadAttention`, whose parameters these are, so that those of a
+        sentence's attention serve; `selector_query` and `selector_key` are added. Dropout has one bit for each
+        (head, word, choice, word of the chosen sentence).
+      t: sentences that a word looks at.
+      sentence_encoder: a module from words [B, N, M, D] and their mask to [B, N, D], such as `Source2Token`.
+      always_keep_own: a word looks at its own sentence, and at the t best of the others; `rows` then takes the
+        rows of whole documents, as many for each sentence.
+      dispatched: compute the scores of selected sentences only; if not, those of all words (the literal eq. 7). None
+        takes whichever is faster: to sort words by sentence pays above `DISPATCH_PAYS` t sentences.
+    """
+
+    t: int
+    sentence_encoder: nn.Module
+    always_keep_own: bool = False
+    dispatched: bool | None = None
+
+    def setup(self):
+        super().setup()
+        shape = (self.d_model, self.heads, self.d_model // self.heads)
+        inward = partitioned(projection(self.d_model, self.d_model), "embed", "heads", "kv")
+        self.w_selector_query = self.param("selector_query", inward, shape)
+        self.w_selector_key = self.param("selector_key", inward, shape)
+
+    def _word_keys(self, memory: Float[Array, "B N M D"], context: Context) -> KeyValues:
+        """Keys and values [B, H, N, M, K] of the words of every sentence."""
+        batch, sentences, words, d_model = memory.shape
+        flat = MultiHeadAttention.keys(self, memory.reshape(batch, -1, d_model), context)
+        return jax.tree.map(lambda x: x.reshape(*x.shape[:2], sentences, words, x.shape[-1]), flat)
+
+    def keys(self, memory: Float[Array, "B N M D"], context: Context) -> DocumentKeys:
+        mask = jnp.ones(memory.shape[:-1], bool) if context.key_mask is None else context.key_mask
+        words = self._word_keys(memory, context)
+        sentence_key = self._heads(self.sentence_encoder(memory, mask), self.w_selector_key)
+        return DocumentKeys(words.key, words.value, mask, sentence_key)
+
+    def _dispatches(self, sentences: int) -> bool:
+        return sentences > DISPATCH_PAYS * self.t if self.dispatched is None else self.dispatched
+
+    def _own(self, rows: int, sentences: int):
+        if not self.always_keep_own:
+            return None
+        if rows % sentences:
+            raise ValueError(
+                f"{rows} rows do not divide by {sentences} sentences: give every sentence as many rows"
+            )
+        return jnp.arange(rows)[None] // (rows // sentences)
+
+    def _look(
+        self, x: Float[Array, "B L D"], shared: Any, selection: Selection, context: Context
+    ) -> Float[Array, "B L D"]:
+        """Eq. 7 and the output projection, for any selection and shared keys with `key`, `value` and `mask`."""
+        query, dispatched = self._heads(x, self.w_query), self._dispatches(shared.mask.shape[1])
+        attention = conditional_attention if dispatched else conditional_attention_dense
+        inputs = (query, shared.key, shared.value, shared.mask, selection)
+        if context.deterministic or not self.dropout:
+            y = attention(*inputs)
+        else:
+            ones = jnp.ones((*selection.index.shape, shared.mask.shape[-1]))
+            keep = self.weights_dropout(ones, deterministic=False) > 0
+            y = attention(*inputs, keep) / (1 - self.dropout)
+        y = jnp.einsum("bhqk,hkd->bqd", y, self.w_out.astype(self.dtype))
+        return constrain(y, "batch", "length", "activation")
+
+    def rows(self, x: Float[Array, "*rows D"], shared: DocumentKeys, context: Context):
+        """(an output of the shape of x, `Selection` of the L rows of each document or None)."""
+        batch, sentences, _ = shared.mask.shape
+        flat = x.reshape(batch, -1, x.shape[-1])
+        selector = self._heads(flat, self.w_selector_query)
+        own = self._own(flat.shape[1], sentences)
+        selection = select_sentences(selector, shared.sentence_key, shared.mask.any(-1), self.t, own)
+        y = self._look(flat, shared, selection, context)
+        return y.reshape(x.shape), selection if context.capture else None
+
+    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
+        """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences.
+
+        The dispatched form without the padding of its blocks.
+        """
+        words = keys // sentences
+        encoding = self.sentence_encoder.flops(sentences, words)
+        seen = min(self.t + self.always_keep_own, sentences) * words if self._dispatches(sentences) else keys
+        shared = encoding + 4 * keys * d_model**2 + 2 * sentences * d_model**2
+        return shared, queries * (6 * d_model**2 + 2 * sentences * d_model + 4 * seen * d_model)
