@@ -31,6 +31,30 @@ def read_blocks(
     return _blocks(_decoded(_arriving(descriptor, patience), str(getattr(source, "name", "input"))), size)
 
 
+def whole_documents(blocks: Iterable[list[str]], paragraphs: bool = False) -> Iterator[list[str]]:
+    """The same lines in blocks that end where a document does: at a blank line, or at two with `paragraphs`.
+
+    Lines before a bad one are handed out before its DataError is raised.
+    """
+    held: list[str] = []
+    try:
+        for block in blocks:
+            held += block
+            blank = [not line.strip() for line in held]
+            if paragraphs:
+                blank = [here and before for here, before in zip(blank, [False, *blank])]
+            if any(blank):
+                end = len(blank) - blank[::-1].index(True)
+                yield held[:end]
+                held = held[end:]
+    except DataError:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
+
+
 def _blocks(lines: Iterable[str | None], size: int) -> Iterator[list[str]]:
     """None among the lines ends a block."""
     block: list[str] = []

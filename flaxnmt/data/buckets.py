@@ -1,16 +1,28 @@
 """Static batch shapes: which (source length, target length) each sentence pair is padded to.
 
 The shapes of a plan are nested, each at least as long as the one before on both sides, so that the
-shape of a pair is the first that holds it, and any pair also fits every later shape.
+shape of a pair is the first that holds it, and any pair also fits every later shape. What a shape holds
+has two sizes: tokens of the source and of the target here, sentences and words in `document_batches`.
 """
 
-import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from flaxnmt.errors import ConfigError, DataError
-from flaxnmt.typing import Int
+from flaxnmt.typing import Float, Int
+
+
+class Shape(Protocol):
+    """A batch shape: `rows` units, each padded to two `sizes`."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def sizes(self) -> tuple[int, int]: ...
 
 
 @dataclass(frozen=True)
@@ -21,24 +33,29 @@ class Bucket:
     target: int
     rows: int
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.source, self.target
+
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """Nested shapes in rising order; pairs with a side above `max_length` belong to none."""
+    """Nested shapes in rising order; sentences above `max_length` tokens are not trained on."""
 
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[Shape, ...]
     max_length: int
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "BucketPlan":
-        fields = json.loads(text)
-        return cls(tuple(Bucket(**bucket) for bucket in fields["buckets"]), fields["max_length"])
-
     def __str__(self) -> str:
-        return ", ".join(f"{b.rows}x({b.source}, {b.target})" for b in self.buckets)
+        return ", ".join(f"{bucket.rows}x{bucket.sizes}" for bucket in self.buckets)
+
+    def assign(self, first: Int[np.ndarray, "U"], second: Int[np.ndarray, "U"]) -> Int[np.ndarray, "U"]:
+        """Index of the first shape that holds each unit (uint8); `len(buckets)` where none does."""
+        limits = zip(*(bucket.sizes for bucket in self.buckets), strict=True)
+        held = [
+            np.searchsorted(limit, sizes).astype(np.uint8)
+            for limit, sizes in zip(limits, (first, second), strict=True)
+        ]
+        return np.maximum(*held)
 
 
 @dataclass(frozen=True)
@@ -54,20 +71,6 @@ class Skipped:
         return f"{self.too_long} pairs too long, {self.empty} with an empty side{at}"
 
 
-def assign(
-    plan: BucketPlan, source_lengths: Int[np.ndarray, "P"], target_lengths: Int[np.ndarray, "P"] | None = None
-) -> np.ndarray:
-    """Index of the first shape that holds each pair (uint8 [P]); `len(plan.buckets)` where none does."""
-
-    def first(sizes: list[int], lengths: np.ndarray) -> np.ndarray:
-        return np.searchsorted(sizes, lengths).astype(np.uint8)
-
-    buckets = first([b.source for b in plan.buckets], source_lengths)
-    if target_lengths is None:
-        return buckets
-    return np.maximum(buckets, first([b.target for b in plan.buckets], target_lengths))
-
-
 def trainable(
     source_lengths: Int[np.ndarray, "P"], target_lengths: Int[np.ndarray, "P"], max_length: int
 ) -> np.ndarray:
@@ -79,8 +82,8 @@ def trainable(
 def training_buckets(
     plan: BucketPlan, source_lengths: Int[np.ndarray, "P"], target_lengths: Int[np.ndarray, "P"]
 ) -> np.ndarray:
-    """`assign`, with `len(plan.buckets)` also for pairs that are not trainable."""
-    buckets = assign(plan, source_lengths, target_lengths)
+    """`plan.assign`, with `len(plan.buckets)` also for pairs that are not trainable."""
+    buckets = plan.assign(source_lengths, target_lengths)
     buckets[~trainable(source_lengths, target_lengths, plan.max_length)] = len(plan.buckets)
     return buckets
 
@@ -143,16 +146,9 @@ def plan_buckets(
     keep = trainable(source_lengths, target_lengths, max_length)
     if not keep.any():
         raise DataError(f"none of {len(keep)} pairs is non-empty and within {max_length} tokens")
-    longest = int(max(source_lengths[keep].max(), target_lengths[keep].max()))
-    step = length_multiple * -(-longest // (32 * length_multiple))
-    size = -(-longest // step)
-    cells = (source_lengths[keep] - 1) // step * size + (target_lengths[keep] - 1) // step
-    counts = np.bincount(cells, minlength=size * size).reshape(size, size)
-    used_source, used_target = np.nonzero(counts)
-    shapes = [
-        (step * (i + 1), step * (j + 1))
-        for i, j in _cheapest_chain(counts[: used_source.max() + 1, : used_target.max() + 1], buckets)
-    ]
+    sides = source_lengths[keep], target_lengths[keep]
+    step = grid_step(int(max(side.max() for side in sides)), length_multiple)
+    shapes = nested_shapes(*sides, steps=(step, step), buckets=buckets, cost=np.add)
     rows = [batch_tokens // target // rows_multiple * rows_multiple for _, target in shapes]
     if not rows[-1]:
         raise ConfigError(
@@ -162,23 +158,53 @@ def plan_buckets(
     return BucketPlan(tuple(Bucket(*shape, n) for shape, n in zip(shapes, rows, strict=True)), max_length)
 
 
-def _cheapest_chain(counts: Int[np.ndarray, "I J"], links: int) -> list[tuple[int, int]]:
-    """Cells of the chain, ending in the last cell, that minimises the padded size of all pairs.
+def grid_step(longest: int, multiple: int) -> int:
+    """The least multiple of `multiple` of which at most 32 steps reach `longest`."""
+    return multiple * -(-longest // (32 * multiple))
 
-    `counts[i, j]` pairs need the cell (i, j), of size i + j + 2. With C the two-dimensional running sum,
-    the last shape b of a chain after a shape a takes C(b) - C(a) pairs, so best_k(b) is the least of
-    best_{k-1}(a) + (C(b) - C(a)) size(b) over all a that b contains.
+
+def nested_shapes(
+    first: Int[np.ndarray, "U"],
+    second: Int[np.ndarray, "U"],
+    *,
+    steps: tuple[int, int],
+    buckets: int,
+    cost: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> list[tuple[int, int]]:
+    """The nested shapes, at most `buckets`, for which units of two sizes cost least, padding included.
+
+    Exact among all nested chains of shapes whose sizes are multiples of `steps`; the last holds every unit.
+
+    Args:
+      cost: padded size of one unit from the two sizes of its shape; arrays to an array.
+    """
+    cells = (first - 1) // steps[0], (second - 1) // steps[1]
+    shape = cells[0].max() + 1, cells[1].max() + 1
+    counts = np.bincount(cells[0] * shape[1] + cells[1], minlength=shape[0] * shape[1]).reshape(shape)
+    grid = [step * (axis + 1) for step, axis in zip(steps, np.indices(shape), strict=True)]
+    chain = _cheapest_chain(counts, cost(*grid).astype(np.float64), buckets)
+    return [(steps[0] * (i + 1), steps[1] * (j + 1)) for i, j in chain]
+
+
+def _cheapest_chain(
+    counts: Int[np.ndarray, "I J"], cost: Float[np.ndarray, "I J"], links: int
+) -> list[tuple[int, int]]:
+    """Cells of the chain, ending in the last cell, that minimises the padded size of all units.
+
+    `counts[i, j]` units need the cell (i, j). With C the two-dimensional running sum of counts, the last
+    shape b of a chain after a shape a takes C(b) - C(a) units, so best_k(b) is the least of
+    best_{k-1}(a) + (C(b) - C(a)) cost(b) over all a that b contains.
     """
     rows, columns = (axis.ravel() for axis in np.indices(counts.shape))
     total = counts.cumsum(0).cumsum(1).ravel().astype(np.float64)
-    size = rows + columns + 2.0
-    best, previous = total * size, []
+    cost = cost.ravel()
+    best, previous = total * cost, []
     contains = (rows[:, None] >= rows) & (columns[:, None] >= columns)
-    step = np.where(contains, (total[:, None] - total) * size[:, None], np.inf)
+    step = np.where(contains, (total[:, None] - total) * cost[:, None], np.inf)
     for _ in range(links - 1):
-        cost = step + best
-        previous.append(cost.argmin(1))
-        best = cost.min(1)
+        through = step + best
+        previous.append(through.argmin(1))
+        best = through.min(1)
     chain = [len(best) - 1]
     for links_before in reversed(previous):
         chain.append(int(links_before[chain[-1]]))
@@ -186,7 +212,7 @@ def _cheapest_chain(counts: Int[np.ndarray, "I J"], links: int) -> list[tuple[in
 
 
 def extend(plan: BucketPlan, cap: int, rows: int | None = None, rows_multiple: int = 8) -> BucketPlan:
-    """The plan for evaluation and translation, where nothing is left out.
+    """The plan for the evaluation and translation of sentences, where nothing is left out.
 
     Both sides of the last shape are doubled until one would reach `cap`; the shape after that is `cap` on
     both sides, and what is still longer is cut there.

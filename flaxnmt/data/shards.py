@@ -79,10 +79,16 @@ class TokenArray:
 
 @dataclass(frozen=True)
 class TokenCorpus:
-    """Sentence pairs as token ids, with the documents and paragraphs that they stand in."""
+    """Sentence pairs as token ids, with the documents and paragraphs that they stand in.
+
+    Attributes:
+      target: None where only the source is known.
+      lines: line number of each pair, for messages.
+      starts: flags `PARAGRAPH` and `DOCUMENT` of the pairs that open one.
+    """
 
     source: TokenArray
-    target: TokenArray
+    target: TokenArray | None
     lines: np.ndarray
     starts: np.ndarray
 

@@ -1,6 +1,7 @@
 """Training batches are a function of (seed, step, rows); evaluation drops nothing and keeps the order."""
 
 import logging
+import zlib
 from itertools import islice
 
 import numpy as np
@@ -118,6 +119,28 @@ def test_resuming_anywhere_equals_the_unbroken_run(threads):
         resumed = list(islice(fresh.iterate(start, threads=threads), 3 * len(batches) - start))
         assert all(map(same, resumed, unbroken[start:]))
     assert same(batches.dataset()[10**9], batches.batch(10**9))
+
+
+def test_the_order_is_that_of_earlier_versions():
+    """A run that was begun before sees the same batches after an update of the library."""
+    number = np.arange(1000)
+    source, target = (
+        TokenArray.from_lists([4 + (i + np.arange(size)) % 50 for i, size in enumerate(sizes)])
+        for sizes in (1 + number * 7919 % 37, 1 + number * 104729 % 41)
+    )
+    corpus = TokenCorpus(source, target, number + 1, np.full(1000, 3, np.uint8))
+    plan = plan_buckets(source.lengths, target.lengths, max_length=36, batch_tokens=512, buckets=4)
+    assert str(plan) == "32x(16, 16), 16x(24, 24), 16x(32, 32), 8x(40, 40)"
+
+    def checksum(batches, count):
+        crc = 0
+        for batch in map(batches.batch, range(count)):
+            crc = zlib.crc32(batch["target"].tobytes(), zlib.crc32(batch["source"].tobytes(), crc))
+        return f"{crc:08x}"
+
+    train, evaluation = TrainBatches(corpus, plan, 7), EvaluationBatches(source, target, plan)
+    assert (len(train), checksum(train, 121)) == (59, "ed19e85d")
+    assert (len(evaluation), checksum(evaluation, 82)) == (82, "b1bb7ae4")
 
 
 def test_epochs_and_seeds_differ():
