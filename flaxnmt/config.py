@@ -45,6 +45,14 @@ class DataConfig:
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     max_length: int = 128
     """Tokens on either side, end symbol included; longer pairs are skipped and counted in training."""
+    max_sentences: int = 16
+    """Sentences of a document that a model of documents sees together; longer documents are cut."""
+    overlap: int = 2
+    """Sentences of context on either side of such a cut."""
+    previous: int = 0
+    """Previous sentences that are put before each source sentence, with a break symbol between them."""
+    previous_target: bool = False
+    """Put the previous target sentences before the target, too (2-to-2); else the source's alone (2-to-1)."""
     batch_tokens: int = 4096
     """Padded target tokens in a global batch, the same in every bucket."""
     buckets: int = 5
@@ -97,7 +105,8 @@ class TrainingConfig:
     evaluate_every: int = 1000
     """Updates between evaluations on the development set."""
     evaluate_translations: int | None = None
-    """Development lines that are translated at an evaluation (all if None); the loss always uses all."""
+    """Development lines that are translated at an evaluation, in whole documents (all if None); the loss always
+    uses all."""
     metric: Literal["bleu", "chrf", "loss"] = "bleu"
     """What best means, for early stopping and for the best checkpoints."""
     patience: int | None = None

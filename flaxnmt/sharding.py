@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -87,14 +88,17 @@ def use_mesh(mesh: Mesh, rules: Rules = Rules()) -> Iterator[Mesh]:
         yield mesh
 
 
-def constrain(x: jax.Array, *names: str | None) -> jax.Array:
-    """Constrains the dimensions of `x` to their logical axes.
+def constrain(x: jax.Array, *names: Any) -> jax.Array:
+    """Constrains the dimensions of `x` to their logical axes; `...` stands for dimensions that have none.
 
     Outside of `use_mesh` it is the identity, so that modules serve in projects without a mesh; inside,
     an unknown name raises rather than leaving the dimension unsharded.
     """
     if not nn.get_logical_axis_rules():
         return x
+    if ... in names:
+        gap = names.index(...)
+        names = (*names[:gap], *(None,) * (x.ndim - len(names) + 1), *names[gap + 1 :])
     return nn.with_logical_constraint(x, names, fallback=nn.spmd.RulesFallback.RAISE_ERROR)
 
 

@@ -25,7 +25,8 @@ def small_model(source_vocab: int = VOCAB, target_vocab: int = VOCAB, **changes)
 
 def parameter_shapes(model: Seq2Seq):
     """Shapes of the parameters with their logical axes."""
-    ids = jax.ShapeDtypeStruct((1, 4), jnp.int32)
+    shape = (1, 2, 4) if model.config.is_document else (1, 4)
+    ids = jax.ShapeDtypeStruct(shape, jnp.int32)
     return jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]
 
 

@@ -47,28 +47,28 @@ class Block(nn.Module):
             self.layer_norm = layer_norm(self.dtype)
         self.residual_dropout = Dropout(self.dropout)
 
-    def _before(self, x: Float[Array, "B Q D"]) -> Float[Array, "B Q D"]:
+    def _before(self, x: Float[Array, "*B Q D"]) -> Float[Array, "*B Q D"]:
         return self.layer_norm(x) if self.norm == "pre" else x
 
     def _after(
-        self, x: Float[Array, "B Q D"], y: Float[Array, "B Q D"], context: Context
-    ) -> Float[Array, "B Q D"]:
+        self, x: Float[Array, "*B Q D"], y: Float[Array, "*B Q D"], context: Context
+    ) -> Float[Array, "*B Q D"]:
         y = self.residual_dropout(y, context.deterministic)
         y = x + y if self.skip else y
         return self.layer_norm(y) if self.norm == "post" else y
 
-    def keys(self, memory: Float[Array, "B L D"], context: Context) -> Any:
+    def keys(self, memory: Float[Array, "*A L D"], context: Context) -> Any:
         """The shared part over a memory that does not change while decoding, to be handed to `__call__`."""
         return self.sublayer.keys(memory, context)
 
-    def __call__(self, x: Float[Array, "B Q D"], context: Context, shared: Any = None):
-        """([B, Q, D], attention weights or None); without `shared` the rows are their own memory."""
+    def __call__(self, x: Float[Array, "*B Q D"], context: Context, shared: Any = None):
+        """([*B, Q, D], what the sub-layer captured, or None); without `shared` the rows are their own memory."""
         h = self._before(x)
         shared = self.sublayer.keys(h, context) if shared is None else shared
         y, weights = self.sublayer.rows(h, shared, context)
         return self._after(x, y, context), weights
 
-    def extend(self, x: Float[Array, "B Q D"], cache: KeyValues, context: Context, write):
+    def extend(self, x: Float[Array, "*B Q D"], cache: KeyValues, context: Context, write):
         """One step of decoding: adds the shared part of the new rows to the cache, then looks at what is visible.
 
         Args:
@@ -77,7 +77,7 @@ class Block(nn.Module):
           write: (cache, new) -> cache.
 
         Returns:
-          ([B, Q, D], the longer cache).
+          ([*B, Q, D], the longer cache).
         """
         h = self._before(x)
         cache = write(cache, self.sublayer.keys(h, context))

@@ -25,17 +25,17 @@ class TokenTable(nn.Module):
         init = partitioned(nn.initializers.normal(self.d_model**-0.5), "vocab", "embed")
         self.table = self.param("table", init, (self.vocab_size, self.d_model))
 
-    def embed(self, ids: Int[Array, "B L"]) -> Float[Array, "B L D"]:
+    def embed(self, ids: Int[Array, "*B L"]) -> Float[Array, "*B L D"]:
         """Rows of the table times sqrt(D)."""
         # Whole rows, since a gather of rows cut over the devices of the batch would replicate its result.
         table = constrain(self.table, "vocab", "activation")
         return jnp.take(table, ids, axis=0).astype(self.dtype) * self.d_model**0.5
 
-    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+    def logits(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """x E^T in float32."""
         table = self.table.astype(self.dtype)
         y = jnp.einsum("...d,vd->...v", x.astype(self.dtype), table, preferred_element_type=jnp.float32)
-        return constrain(y, "batch", "length", "vocab")
+        return constrain(y, "batch", ..., "length", "vocab")
 
 
 class Embedding(nn.Module):
@@ -43,7 +43,7 @@ class Embedding(nn.Module):
 
     Attributes:
       tokens: the table, possibly shared with other embeddings.
-      positions: a module from ids [B, L] to [B, L, D], or None.
+      positions: a module from position ids to vectors that broadcast against [*B, L, D], or None.
       dropout: rate on the sum.
     """
 
@@ -55,10 +55,10 @@ class Embedding(nn.Module):
         self.sum_dropout = Dropout(self.dropout)
 
     def __call__(
-        self, ids: Int[Array, "B L"], positions: Int[Array, "#B #L"], deterministic: bool
-    ) -> Float[Array, "B L D"]:
+        self, ids: Int[Array, "*B L"], positions: Int[Array, "..."], deterministic: bool
+    ) -> Float[Array, "*B L D"]:
         x = self.tokens.embed(ids)
         if self.positions is not None:
             x = x + self.positions(positions).astype(x.dtype)
         x = self.sum_dropout(x, deterministic)
-        return constrain(x, "batch", "length", "activation")
+        return constrain(x, "batch", ..., "length", "activation")

@@ -41,13 +41,13 @@ class FeedForward(SubLayer):
         self.b_out = self.param("b_out", partitioned(zeros, "activation"), (d_model,))
         self.hidden_dropout = Dropout(self.dropout)
 
-    def rows(self, x: Float[Array, "B Q D"], shared: None, context: Context):
+    def rows(self, x: Float[Array, "*B Q D"], shared: None, context: Context):
         w_in, b_in, w_out, b_out = (
             w.astype(self.dtype) for w in (self.w_in, self.b_in, self.w_out, self.b_out)
         )
-        hidden = constrain(jax.nn.relu(x.astype(self.dtype) @ w_in + b_in), "batch", "length", "mlp")
+        hidden = constrain(jax.nn.relu(x.astype(self.dtype) @ w_in + b_in), "batch", ..., "length", "mlp")
         y = self.hidden_dropout(hidden, context.deterministic) @ w_out + b_out
-        return constrain(y, "batch", "length", "activation"), None
+        return constrain(y, "batch", ..., "length", "activation"), None
 
-    def flops(self, d_model: int, queries: int, keys: int) -> tuple[int, int]:
+    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
         return 0, 4 * queries * d_model * self.hidden

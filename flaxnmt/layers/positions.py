@@ -1,13 +1,14 @@
-"""Absolute position encodings: sinusoidal and learned."""
+"""Absolute position encodings: sinusoidal and learned, at one level or at several."""
 
-from typing import Any
+from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
 from flaxnmt.layers.initializers import partitioned
-from flaxnmt.typing import Array, Float, Int
+from flaxnmt.typing import Array, Bool, Float, Int
 
 
 def sinusoids(positions: Int[Array, "..."], d_model: int) -> Float[Array, "... D"]:
@@ -18,13 +19,45 @@ def sinusoids(positions: Int[Array, "..."], d_model: int) -> Float[Array, "... D
     return pairs.reshape(*angles.shape[:-1], -1)[..., :d_model]
 
 
+def document_positions(
+    mask: Bool[Array, "B N M"], paragraphs: Int[Array, "B N"], count: Literal["sequence", "unit"] = "sequence"
+) -> Int[Array, "B N M 3"]:
+    """The index of each word, of its sentence and of its paragraph, from zero (Trankova et al. 2024, section 1.2).
+
+    The 135th word of the text, in the 4th sentence of the 2nd paragraph, is (134, 3, 1) where everything is
+    counted from the beginning of the sequence. By unit, a word is counted in its sentence, a sentence in its
+    paragraph and a paragraph in the document. Padding is not counted, and has the index of the word before it.
+
+    Args:
+      mask: False at padding.
+      paragraphs: of each sentence, rising from zero.
+      count: from where.
+    """
+    batch, sentences, words = mask.shape
+    sentence = jnp.arange(sentences, dtype=jnp.int32)
+    if count == "sequence":
+        word = jnp.cumsum(mask.reshape(batch, -1), axis=-1, dtype=jnp.int32).reshape(mask.shape)
+    else:
+        word = jnp.cumsum(mask, axis=-1, dtype=jnp.int32)
+        opens = jnp.diff(paragraphs, axis=-1, prepend=-1) != 0
+        sentence = sentence - jax.lax.cummax(jnp.where(opens, sentence, 0), axis=1)
+    levels = (jnp.maximum(word - 1, 0), sentence[..., None], paragraphs[..., None].astype(jnp.int32))
+    return jnp.stack([jnp.broadcast_to(level, mask.shape) for level in levels], axis=-1)
+
+
 class SinusoidalPositions(nn.Module):
-    """Sinusoids for arbitrary position ids; no parameters."""
+    """Sinusoids for arbitrary position ids; no parameters.
+
+    Attributes:
+      d_model: D.
+      roll: by how many places the features are rolled, to tell apart levels of `MultiLevelPositions`.
+    """
 
     d_model: int
+    roll: int = 0
 
-    def __call__(self, ids: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        return sinusoids(ids, self.d_model)
+    def __call__(self, ids: Int[Array, "B *N L"]) -> Float[Array, "B *N L D"]:
+        return jnp.roll(sinusoids(ids, self.d_model), self.roll, axis=-1)
 
 
 class LearnedPositions(nn.Module):
@@ -43,5 +76,27 @@ class LearnedPositions(nn.Module):
         init = partitioned(nn.initializers.normal(self.d_model**-0.5), None, "embed")
         self.table = self.param("table", init, (self.length, self.d_model))
 
-    def __call__(self, ids: Int[Array, "B L"]) -> Float[Array, "B L D"]:
+    def __call__(self, ids: Int[Array, "B *N L"]) -> Float[Array, "B *N L D"]:
         return jnp.take(self.table, jnp.minimum(ids, self.length - 1), axis=0).astype(self.dtype)
+
+
+class MultiLevelPositions(nn.Module):
+    """The sum of an encoding at each structural level (Trankova et al. 2024, section 1.2).
+
+    A sum of the same sinusoids cannot say which index is of which level. Counted from the beginning of the
+    sequence it still tells all positions apart, since a word's index is never below its sentence's, nor that
+    below its paragraph's; counted by unit, word 4 of sentence 2 has the vector of word 2 of sentence 4. A `roll`
+    of its own for each level, such as 0, D / 3 and 2 D / 3, separates them and moves the nearest positions two to
+    three times further apart in either count, because the fast features of one level then meet slow ones of the
+    others. Learned levels differ by themselves.
+
+    Attributes:
+      levels: for each level, a module from ids [B, *N, L] to [B, *N, L, D].
+    """
+
+    levels: tuple[nn.Module, ...]
+
+    def __call__(self, ids: Int[Array, "B *N L levels"]) -> Float[Array, "B *N L D"]:
+        if ids.shape[-1] != len(self.levels):
+            raise ValueError(f"positions at {ids.shape[-1]} levels for encodings of {len(self.levels)}")
+        return sum(level(ids[..., i]) for i, level in enumerate(self.levels))

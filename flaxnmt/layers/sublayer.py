@@ -21,17 +21,20 @@ class SubLayer(nn.Module):
 
     rowwise: ClassVar[bool] = True
 
-    def keys(self, memory: Float[Array, "B L D"], context: Context) -> Any:
+    def keys(self, memory: Float[Array, "*A L D"], context: Context) -> Any:
         """The shared part, over all rows of `memory`; None where there is none."""
         return None
 
-    def rows(self, x: Float[Array, "B Q D"], shared: Any, context: Context):
-        """The per-row part: ([B, Q, D] output, attention weights [B, H, Q, L] or None)."""
+    def rows(self, x: Float[Array, "*B Q D"], shared: Any, context: Context):
+        """The per-row part: ([*B, Q, D] output, what was captured, such as weights [*B, H, Q, L], or None)."""
         raise TypeError(f"{type(self).__name__} does not define rows")
 
-    def __call__(self, x: Float[Array, "B Q D"], memory: Float[Array, "B L D"], context: Context):
+    def __call__(self, x: Float[Array, "*B Q D"], memory: Float[Array, "*A L D"], context: Context):
         return self.rows(x, self.keys(memory, context), context)[0]
 
-    def flops(self, d_model: int, queries: int, keys: int) -> tuple[int, int]:
-        """Multiply-adds counted as 2 of (shared part, per-row part) for one example, forward pass."""
+    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
+        """Multiply-adds counted as 2 of (shared part, per-row part) for one example, forward pass.
+
+        Of a document queries and keys are those of all its sentences, which have as many each.
+        """
         raise TypeError(f"{type(self).__name__} does not define flops")

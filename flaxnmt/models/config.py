@@ -1,16 +1,13 @@
-"""What a translation model is made of. Each part is an object that names itself and makes its module."""
+"""What a translation model is made of; `flaxnmt.models.build` makes the parts."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 import jax.numpy as jnp
-from flax import linen as nn
 
-from flaxnmt.attention.multihead import MultiHeadAttention
-from flaxnmt.layers.block import Block
-from flaxnmt.layers.feed_forward import FeedForward
-from flaxnmt.layers.positions import LearnedPositions, SinusoidalPositions
-from flaxnmt.layers.sublayer import SubLayer
+EncoderKind = Literal["sentence", "document", "context", "heads", "conditional", "hierarchical"]
+SentenceEncoder = Literal["source2token", "multi_dimensional", "mean"]
+Level = Literal["word", "sentence", "paragraph"]
 
 
 @dataclass(frozen=True)
@@ -37,12 +34,51 @@ class DecoderConfig:
 
 
 @dataclass(frozen=True)
+class DocumentConfig:
+    """What a model of whole documents has beyond one of sentences (Trankova et al. 2024)."""
+
+    layers: tuple[EncoderKind, ...] = ()
+    """Self-attention of each encoder layer, or one for all: `sentence` (within it), `document` (all words of the
+    document), `context` (within the sentence, then a block over sentence encodings), `heads` (over encodings in
+    additional heads), `conditional` (the words of the t most relevant sentences), `hierarchical` (the same, found
+    in a tree). None: a model of sentences."""
+    decoder_context: bool = False
+    """Decoder layers look at encodings of the sentences of the source document, too."""
+    cross: Literal["sentence", "document"] = "sentence"
+    """What the decoder's attention over the source sees: the sentence itself, or all words of the document."""
+    t: int = 4
+    """Sentences that each head selects for each word (conditional, hierarchical)."""
+    always_keep_own: bool = False
+    """A word's own sentence is always among them."""
+    dispatched: bool | None = None
+    """Compute scores for the words of selected sentences alone, or for all words, masked; None: what is faster."""
+    context_heads: int = 2
+    """Additional heads over sentence encodings (heads)."""
+    sentence_encoder: SentenceEncoder = "source2token"
+    merge: SentenceEncoder = "source2token"
+    """What makes a node of the tree of its two children (hierarchical)."""
+    select_by: Literal["raw", "cumulative"] = "raw"
+    """The score by which a level keeps nodes: their own, or the sum over their path (hierarchical)."""
+    count_copies: bool = True
+    """A node that is the only child of its parent, hence its copy, adds its score again (hierarchical)."""
+    levels: tuple[Level, ...] = ("word", "sentence", "paragraph")
+    """Structural levels of the source whose positions are encoded, summed."""
+    count: Literal["sequence", "unit"] = "sequence"
+    """Positions count from the beginning of the document (the paper's 135th word of the text) or of the unit."""
+    roll_levels: bool = False
+    """Sinusoids of each level have their features rolled, so that no two places of a document look alike."""
+    sentence_ends: bool = True
+    """The encoder sees a break token at the end of each sentence."""
+
+
+@dataclass(frozen=True)
 class Seq2SeqConfig:
     """Transformer encoder-decoder."""
 
     d_model: int = 512
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    document: DocumentConfig = field(default_factory=DocumentConfig)
     norm: Literal["pre", "post"] = "pre"
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_positions: int = 512
@@ -66,26 +102,16 @@ class Seq2SeqConfig:
     def dtype(self):
         return jnp.dtype(self.compute_dtype)
 
-    def make_attention(self, attention: MultiHead) -> SubLayer:
-        rate = self.dropout if self.attention_dropout is None else self.attention_dropout
-        return MultiHeadAttention(self.d_model, attention.heads, dropout=rate, dtype=self.dtype, parent=None)
+    @property
+    def is_document(self) -> bool:
+        """Whether sources are documents [B, N, M]."""
+        return bool(self.document.layers)
 
-    def make_feed_forward(self, hidden: int) -> SubLayer:
-        rate = self.dropout if self.hidden_dropout is None else self.hidden_dropout
-        return FeedForward(self.d_model, hidden, dropout=rate, dtype=self.dtype, parent=None)
-
-    def make_block(self, sublayer: SubLayer) -> Block:
-        return Block(sublayer, norm=self.norm, dropout=self.dropout, dtype=self.dtype, parent=None)
-
-    def make_positions(self) -> nn.Module | None:
-        kinds = {
-            "sinusoidal": lambda: SinusoidalPositions(self.d_model, parent=None),
-            "learned": lambda: LearnedPositions(
-                self.d_model, self.max_positions, dtype=self.dtype, parent=None
-            ),
-            "none": lambda: None,
-        }
-        return kinds[self.positions]()
+    @property
+    def encoder_kinds(self) -> tuple[EncoderKind, ...]:
+        """The kind of attention of each encoder layer."""
+        kinds = self.document.layers or ("sentence",)
+        return kinds * self.encoder.layers if len(kinds) == 1 else kinds
 
 
 def _size(d_model: int, layers: int, heads: int, feed_forward: int) -> Seq2SeqConfig:

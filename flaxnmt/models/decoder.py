@@ -9,38 +9,58 @@ from flax import linen as nn
 from flaxnmt.layers.block import Block, layer_norm
 from flaxnmt.layers.context import Aux, Context, KeyValues
 from flaxnmt.layers.stack import Stack
-from flaxnmt.typing import Array, Float
+from flaxnmt.typing import Array, Float, PyTree
+
+Shared = dict[str, PyTree]
 
 
 class DecoderLayer(nn.Module):
-    """Attention over the target so far, attention over the source, feed-forward."""
+    """Attention over the target so far, attention over the source, feed-forward.
+
+    Attributes:
+      attention, cross_attention, feed_forward: blocks in their order.
+      context: before the feed-forward, over the document of the source (Trankova et al. 2024, fig. 1); None
+        leaves it out.
+    """
 
     attention: Block
     cross_attention: Block
     feed_forward: Block
+    context: Block | None = None
 
-    def __call__(self, x: Float[Array, "B T D"], cross: KeyValues, target: Context, source: Context):
-        x, weights = self.attention(x, target)
-        x, cross_weights = self.cross_attention(x, source, shared=cross)
+    def __call__(self, x: Float[Array, "*B T D"], shared: Shared, target: Context, source: Context):
+        """([*B, T, D], what the blocks captured, by name)."""
+        captured = {}
+        x, captured["attention"] = self.attention(x, target)
+        x = self._source(x, shared, source, captured)
         x, _ = self.feed_forward(x, target)
-        return x, (weights, cross_weights)
+        return x, captured
 
-    def source_keys(self, memory: Float[Array, "B S D"], source: Context) -> KeyValues:
-        """Keys and values of the source, [B, H, S, K], computed once a sentence."""
-        return self.cross_attention.keys(memory, source)
+    def _source(self, x, shared: Shared, source: Context, captured: dict):
+        x, captured["cross"] = self.cross_attention(x, source, shared=shared["cross"])
+        if self.context is not None:
+            x, captured["context"] = self.context(x, source, shared=shared["context"])
+        return x
+
+    def source_keys(self, memory: Float[Array, "*B S D"], source: Context) -> Shared:
+        """What the blocks need of the source, such as keys and values [*B, H, S, K], computed once a sentence."""
+        shared = {"cross": self.cross_attention.keys(memory, source)}
+        if self.context is not None:
+            shared["context"] = self.context.keys(memory, source)
+        return shared
 
     def step(
         self,
-        x: Float[Array, "B K D"],
+        x: Float[Array, "*B K D"],
         cache: KeyValues,
-        cross: KeyValues,
+        shared: Shared,
         target: Context,
         source: Context,
         write,
     ):
         """One position of K hypotheses a sentence, which are rows of one attention; the source is not tiled."""
         x, cache = self.attention.extend(x, cache, target, write)
-        x, _ = self.cross_attention(x, source, shared=cross)
+        x = self._source(x, shared, source, {})
         x, _ = self.feed_forward(x, source)
         return x, cache
 
@@ -56,36 +76,36 @@ class Decoder(nn.Module):
         if self.final_norm:
             self.norm = layer_norm(self.dtype)
 
-    def _finish(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    def _finish(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T D"]:
         return self.norm(x) if self.final_norm else x
 
     def __call__(
-        self, x: Float[Array, "B T D"], memory: Float[Array, "B S D"], target: Context, source: Context
-    ) -> tuple[Float[Array, "B T D"], Aux]:
+        self, x: Float[Array, "*B T D"], memory: Float[Array, "*B S D"], target: Context, source: Context
+    ) -> tuple[Float[Array, "*B T D"], Aux]:
         def body(layer, x, _):
             return layer(x, layer.source_keys(memory, source), target, source)
 
         x, maps = self.stack.run(body, x)
         return self._finish(x), Aux({"decoder": maps} if target.capture else {})
 
-    def source_keys(self, memory: Float[Array, "B S D"], source: Context) -> Any:
-        """Keys and values of the source for every layer."""
+    def source_keys(self, memory: Float[Array, "*B S D"], source: Context) -> Any:
+        """`DecoderLayer.source_keys` of every layer."""
         return self.stack.map(lambda layer: layer.source_keys(memory, source))
 
     def step(
         self,
-        x: Float[Array, "B K D"],
+        x: Float[Array, "*B K D"],
         caches: Any,
-        cross: Any,
+        shared: Any,
         target: Context,
         source: Context,
         write: Callable,
     ):
-        """One position: ([B, K, D], the caches with that position in them)."""
+        """One position: ([*B, K, D], the caches with that position in them)."""
 
         def body(layer, x, per_layer):
             return layer.step(x, *per_layer, target, source, write)
 
-        per_layer = (caches, cross) if self.stack.scan else tuple(zip(caches, cross))
+        per_layer = (caches, shared) if self.stack.scan else tuple(zip(caches, shared))
         x, caches = self.stack.run(body, x, per_layer)
         return self._finish(x), caches

@@ -12,15 +12,26 @@ from flaxnmt.typing import Array, Float
 
 
 class EncoderLayer(nn.Module):
-    """Blocks in order, each over the output of the one before: attention then feed-forward, or any others."""
+    """Blocks in order, each over the output of the one before: attention then feed-forward, or any others.
+
+    Attributes:
+      attention: over the rows themselves.
+      feed_forward: row by row.
+      context: between the two, over the document around (Trankova et al. 2024, fig. 1); None leaves it out.
+    """
 
     attention: Block
     feed_forward: Block
+    context: Block | None = None
 
-    def __call__(self, x: Float[Array, "B S D"], context: Context):
-        x, weights = self.attention(x, context)
+    def __call__(self, x: Float[Array, "*B S D"], context: Context):
+        """([*B, S, D], what the blocks captured, by name)."""
+        captured = {}
+        x, captured["attention"] = self.attention(x, context)
+        if self.context is not None:
+            x, captured["context"] = self.context(x, context)
         x, _ = self.feed_forward(x, context)
-        return x, weights
+        return x, captured
 
 
 class Encoder(nn.Module):
@@ -39,6 +50,6 @@ class Encoder(nn.Module):
         if self.final_norm:
             self.norm = layer_norm(self.dtype)
 
-    def __call__(self, x: Float[Array, "B S D"], context: Context) -> tuple[Float[Array, "B S D"], Aux]:
+    def __call__(self, x: Float[Array, "*B S D"], context: Context) -> tuple[Float[Array, "*B S D"], Aux]:
         x, maps = self.stack.run(lambda layer, x, _: layer(x, context), x)
         return self.norm(x) if self.final_norm else x, Aux({"encoder": maps} if context.capture else {})

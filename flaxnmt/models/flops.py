@@ -1,26 +1,38 @@
 """Work of a model, counted analytically: multiply-adds as two operations, forward pass."""
 
+import math
+
+from flaxnmt.models import build
 from flaxnmt.models.config import Seq2SeqConfig
 
 
-def forward_flops(config: Seq2SeqConfig, target_vocab: int, rows: int, source: int, target: int) -> int:
-    """FLOPs of the matrix products of a batch [rows, source] to [rows, target], logits included.
+def forward_flops(
+    config: Seq2SeqConfig, target_vocab: int, source: tuple[int, ...], target: tuple[int, ...]
+) -> int:
+    """FLOPs of the matrix products of a batch, sources [B, S] or [B, N, M], targets [B, T] or [B, N, T].
 
-    Element-wise work (norms, softmax, dropout) is left out; a training step is three times as much, since the
-    backward pass has two products for each of the forward pass.
+    Logits are included, padding is counted as it is multiplied, too. Element-wise work (norms, softmax, dropout)
+    is left out; a training step is three times as much, since the backward pass has two products for each of the
+    forward pass.
     """
-    d_model = config.d_model
-    sizes = {
-        "encoder": (config.encoder, [(config.encoder.attention, source, source)], source),
-        "decoder": (
-            config.decoder,
-            [(config.decoder.attention, target, target), (config.decoder.attention, target, source)],
-            target,
-        ),
-    }
-    total = 2 * target * d_model * target_vocab
-    for part, attentions, queries in sizes.values():
-        layer = sum(sum(config.make_attention(kind).flops(d_model, q, k)) for kind, q, k in attentions)
-        layer += sum(config.make_feed_forward(part.feed_forward).flops(d_model, queries, queries))
-        total += part.layers * layer
-    return rows * total
+    documents, sentences, words = source[0], math.prod(source[1:-1]), source[-1]
+    symbols = target[-1]
+    total = 2 * sentences * symbols * config.d_model * target_vocab
+    for kind in config.encoder_kinds:
+        layer = build.encoder_layer(config, kind)
+        blocks = ((layer.attention, words), (layer.context, words), (layer.feed_forward, words))
+        total += _work(blocks, config.d_model, sentences, words)
+    layer = build.decoder_layer(config)
+    blocks = ((layer.attention, symbols), (layer.cross_attention, words), (layer.context, words))
+    blocks += ((layer.feed_forward, symbols),)
+    total += config.decoder.layers * _work(blocks, config.d_model, sentences, symbols)
+    return documents * total
+
+
+def _work(blocks, d_model: int, sentences: int, queries: int) -> int:
+    """Work on one document of (block or None, keys of each sentence), each sentence with that many queries."""
+    return sum(
+        sum(block.sublayer.flops(d_model, sentences * queries, sentences * keys, sentences))
+        for block, keys in blocks
+        if block is not None
+    )

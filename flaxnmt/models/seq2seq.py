@@ -1,5 +1,6 @@
 """The encoder-decoder translation model."""
 
+import math
 from functools import partial
 
 import jax
@@ -11,29 +12,34 @@ from flaxnmt.decoding.cache import DecodeCache, extend_ancestors, init_ancestors
 from flaxnmt.layers.context import Aux, Context, KeyValues, positions_of
 from flaxnmt.layers.embedding import Embedding, TokenTable
 from flaxnmt.layers.stack import Stack
+from flaxnmt.models import build
 from flaxnmt.models.config import Seq2SeqConfig
-from flaxnmt.models.decoder import Decoder, DecoderLayer
-from flaxnmt.models.encoder import Encoder, EncoderLayer
+from flaxnmt.models.decoder import Decoder
+from flaxnmt.models.encoder import Encoder
 from flaxnmt.typing import Array, Bool, Float, Int
 
-PAD, BOS = 0, 2
+PAD, BOS, EOS = 0, 2, 3
 
 
 @struct.dataclass
 class Encoded:
     """Encoder output and its mask."""
 
-    memory: Float[Array, "B S D"]
-    mask: Bool[Array, "B S"]
+    memory: Float[Array, "*B S D"]
+    mask: Bool[Array, "*B S"]
 
 
-def shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
+def shift_right(target: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
     """Decoder inputs: bos, then the target without its last symbol."""
-    return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
+    first = jnp.full_like(target[..., :1], BOS)
+    return jnp.concatenate([first, target[..., :-1]], axis=-1)
 
 
 class Seq2Seq(nn.Module):
     """p(target | source): Transformer encoder and decoder (Vaswani et al. 2017).
+
+    A source is sentences [B, S], or documents of N sentences of M words, [B, N, M], of which all sentences are
+    decoded in parallel: targets [B, T] or [B, N, T].
 
     Attributes:
       config: what it is made of.
@@ -54,52 +60,42 @@ class Seq2Seq(nn.Module):
         self.target_table = self._table(self.target_vocab)
         self.source_table = self.target_table if config.tie == "all" else self._table(self.source_vocab)
         self.output_table = self._table(self.target_vocab) if config.tie == "none" else self.target_table
-        self.source_embedding = Embedding(self.source_table, config.make_positions(), config.dropout)
-        self.target_embedding = Embedding(self.target_table, config.make_positions(), config.dropout)
+        self.source_embedding = Embedding(self.source_table, build.source_positions(config), config.dropout)
+        self.target_embedding = Embedding(self.target_table, build.positions(config), config.dropout)
         pre_norm = config.norm == "pre"
-        self.encoder = Encoder(
-            self._stack(config.encoder.layers, self._encoder_layer), pre_norm, dtype=config.dtype
-        )
-        self.decoder = Decoder(
-            self._stack(config.decoder.layers, self._decoder_layer), pre_norm, dtype=config.dtype
-        )
+        encoder = self._stack([partial(build.encoder_layer, config, kind) for kind in config.encoder_kinds])
+        self.encoder = Encoder(encoder, pre_norm, dtype=config.dtype)
+        decoder = self._stack([partial(build.decoder_layer, config)] * config.decoder.layers)
+        self.decoder = Decoder(decoder, pre_norm, dtype=config.dtype)
 
     def _table(self, size: int) -> TokenTable:
         return TokenTable(size, self.config.d_model, dtype=self.config.dtype)
 
-    def _stack(self, count, make_layer) -> Stack:
-        made = 1 if self.config.scan else count
-        layers = tuple(make_layer() for _ in range(made))
-        return Stack(layers, repeats=count, scan=self.config.scan, remat=self.config.remat, parent=None)
-
-    def _encoder_layer(self) -> EncoderLayer:
-        config = self.config
-        blocks = (
-            config.make_attention(config.encoder.attention),
-            config.make_feed_forward(config.encoder.feed_forward),
-        )
-        return EncoderLayer(*map(config.make_block, blocks), parent=None)
-
-    def _decoder_layer(self) -> DecoderLayer:
-        config = self.config
-        over_target, over_source = (config.make_attention(config.decoder.attention) for _ in range(2))
-        blocks = over_target, over_source, config.make_feed_forward(config.decoder.feed_forward)
-        return DecoderLayer(*map(config.make_block, blocks), parent=None)
+    def _stack(self, makers) -> Stack:
+        made = makers[:1] if self.config.scan else makers
+        layers = tuple(make() for make in made)
+        return Stack(layers, repeats=len(makers), scan=self.config.scan, remat=self.config.remat, parent=None)
 
     def encode(
-        self, source: Int[Array, "B S"], deterministic: bool = True, capture: bool = False
+        self,
+        source: Int[Array, "*B S"],
+        deterministic: bool = True,
+        capture: bool = False,
+        paragraphs: Int[Array, "B N"] | None = None,
     ) -> tuple[Encoded, Aux]:
-        """Encodes padded source ids."""
+        """Encodes padded source ids; `paragraphs` numbers the paragraph of each sentence of a document from 0."""
         mask = source != PAD
+        if not self.config.document.sentence_ends:
+            mask &= source != EOS
         context = Context(query_mask=mask, key_mask=mask, deterministic=deterministic, capture=capture)
-        x = self.source_embedding(source, positions_of(source.shape), deterministic)
+        x = self.source_embedding(source, build.source_ids(self.config, mask, paragraphs), deterministic)
         memory, aux = self.encoder(x, context)
         return Encoded(memory, mask), aux
 
     def decode(
-        self, encoded: Encoded, target: Int[Array, "B T"], deterministic: bool = True, capture: bool = False
+        self, encoded: Encoded, target: Int[Array, "*B T"], deterministic: bool = True, capture: bool = False
     ):
-        """Decoder output [B, T, D] at all positions of the target, each given the symbols before it."""
+        """Decoder output [*B, T, D] at all positions of the target, each given the symbols before it."""
         positions = positions_of(target.shape)
         own = Context(
             query_positions=positions,
@@ -116,9 +112,15 @@ class Seq2Seq(nn.Module):
         """Scores of the next symbol, float32."""
         return self.output_table.logits(hidden)
 
-    def __call__(self, source: Int[Array, "B S"], target: Int[Array, "B T"], deterministic: bool = True):
-        """Logits [B, T, V] of every target symbol given the source and the symbols before it."""
-        encoded, _ = self.encode(source, deterministic)
+    def __call__(
+        self,
+        source: Int[Array, "*B S"],
+        target: Int[Array, "*B T"],
+        deterministic: bool = True,
+        paragraphs: Int[Array, "B N"] | None = None,
+    ):
+        """Logits [*B, T, V] of every target symbol given the source and the symbols before it."""
+        encoded, _ = self.encode(source, deterministic, paragraphs=paragraphs)
         hidden, _ = self.decode(encoded, target, deterministic)
         return self.logits(hidden)
 
@@ -126,35 +128,48 @@ class Seq2Seq(nn.Module):
         """The table whose products with decoder outputs are the logits."""
         return self.output_table.table
 
-    def start(self, source: Int[Array, "B S"], beams: int, max_length: int) -> DecodeCache:
-        """The cache before the first symbol: source keys and values, room for `max_length` target positions."""
-        encoded, _ = self.encode(source)
-        cross = self.decoder.source_keys(encoded.memory, Context(key_mask=encoded.mask))
+    def start(
+        self,
+        source: Int[Array, "*B S"],
+        beams: int,
+        max_length: int,
+        paragraphs: Int[Array, "B N"] | None = None,
+    ) -> DecodeCache:
+        """The cache before the first symbol: source keys and values, room for `max_length` target positions.
+
+        Each sentence of a document is a row of the search of its own.
+        """
+        encoded, _ = self.encode(source, paragraphs=paragraphs)
+        shared = self.decoder.source_keys(encoded.memory, Context(key_mask=encoded.mask))
         layers, heads = self.config.decoder.layers, self.config.decoder.attention.heads
-        rows, d_head = source.shape[0], self.config.d_model // heads
+        shape = *source.shape[:-1], heads, max_length * beams, self.config.d_model // heads
         if self.config.scan:
-            empty = jnp.zeros((layers, rows, heads, max_length * beams, d_head), self.config.dtype)
+            empty = jnp.zeros((layers, *shape), self.config.dtype)
             own = KeyValues(empty, empty)
         else:
-            empty = jnp.zeros((rows, heads, max_length * beams, d_head), self.config.dtype)
+            empty = jnp.zeros(shape, self.config.dtype)
             own = (KeyValues(empty, empty),) * layers
-        return DecodeCache(init_ancestors(rows, beams, max_length), (own, cross, encoded.mask))
+        rows = math.prod(source.shape[:-1])
+        return DecodeCache(init_ancestors(rows, beams, max_length), (own, shared, encoded.mask))
 
-    def step(self, cache: DecodeCache, tokens: Int[Array, "B K"], position: Int[Array, ""]):
-        """Logits [B, K, V] of the symbol after `tokens`, which stand at `position` (bos at 0), and the cache.
+    def step(self, cache: DecodeCache, tokens: Int[Array, "R K"], position: Int[Array, ""]):
+        """Logits [R, K, V] of the symbol after `tokens`, which stand at `position` (bos at 0), and the cache.
 
         The keys and values that hypothesis k writes at position t stay in slot t K + k; which slots are the past
         of a hypothesis follows from its ancestors, so that no beam is ever copied.
         """
-        beams = tokens.shape[1]
-        own, cross, mask = cache.shared
+        rows, beams = tokens.shape
+        own, shared, mask = cache.shared
+        batch = mask.shape[:-1]
         ancestors = extend_ancestors(cache.per_beam, position)
-        target = Context(visible=visible_slots(ancestors, position))
+        visible = visible_slots(ancestors, position)
+        target = Context(visible=visible.reshape(*batch, *visible.shape[1:]))
 
         def write(cached: KeyValues, new: KeyValues) -> KeyValues:
-            put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=position * beams, axis=2)
+            put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=position * beams, axis=-2)
             return jax.tree.map(put, cached, new)
 
-        x = self.target_embedding(tokens, jnp.full((1, 1), position), True)
-        hidden, own = self.decoder.step(x, own, cross, target, Context(key_mask=mask), write)
-        return self.logits(hidden), DecodeCache(ancestors, (own, cross, mask))
+        x = self.target_embedding(tokens.reshape(*batch, beams), jnp.full((1, 1), position), True)
+        hidden, own = self.decoder.step(x, own, shared, target, Context(key_mask=mask), write)
+        logits = self.logits(hidden.reshape(rows, beams, -1))
+        return logits, DecodeCache(ancestors, (own, shared, mask))

@@ -15,9 +15,11 @@ def translation_objective(model: Seq2Seq, smoothing: float, chunk: int | None = 
         whole, which is what shards well.
     """
 
-    def loss_sums(model, source, target, deterministic):
+    def loss_sums(model, batch, deterministic):
+        target = batch["target"]
         mask = target != PAD
-        hidden, _ = model.decode(model.encode(source, deterministic)[0], target, deterministic)
+        encoded, _ = model.encode(batch["source"], deterministic, paragraphs=batch.get("paragraph"))
+        hidden, _ = model.decode(encoded, target, deterministic)
         if chunk is None:
             return label_smoothed_cross_entropy(model.logits(hidden), target, mask, smoothing)
         rows = target.size
@@ -29,9 +31,7 @@ def translation_objective(model: Seq2Seq, smoothing: float, chunk: int | None = 
 
     def objective(params, batch, key):
         rngs = None if key is None else {"dropout": key}
-        sums = model.apply(
-            {"params": params}, batch["source"], batch["target"], key is None, rngs=rngs, method=loss_sums
-        )
+        sums = model.apply({"params": params}, batch, key is None, rngs=rngs, method=loss_sums)
         return dict(zip(("loss", "nll", "tokens"), sums, strict=True))
 
     return objective

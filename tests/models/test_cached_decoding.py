@@ -75,4 +75,9 @@ def test_source_keys_are_not_tiled_over_the_beam():
     params = {"params": float32(random_params(model))}
     cache = jax.eval_shape(lambda: model.apply(params, SOURCE, 7, LENGTH, method="start"))
     own, cross, _ = cache.shared
-    assert own[0].key.shape == (2, 2, LENGTH * 7, 8) and cross[0].key.shape == (2, 2, SOURCE.shape[1], 8)
+    assert own[0].key.shape == (2, 2, LENGTH * 7, 8) and cross[0]["cross"].key.shape == (
+        2,
+        2,
+        SOURCE.shape[1],
+        8,
+    )

@@ -10,7 +10,14 @@ from small_models import parameter_shapes, small_model
 
 from flaxnmt.config import Config
 from flaxnmt.errors import ConfigError
-from flaxnmt.models.config import PRESETS, DecoderConfig, EncoderConfig, MultiHead, Seq2SeqConfig
+from flaxnmt.models.config import (
+    PRESETS,
+    DecoderConfig,
+    DocumentConfig,
+    EncoderConfig,
+    MultiHead,
+    Seq2SeqConfig,
+)
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.run import make_model
@@ -78,7 +85,7 @@ def test_flops_are_those_that_xla_counts(norm, source, target, vocab):
     params = unbox(parameter_shapes(model))
     ids = [jax.ShapeDtypeStruct((rows, length), jnp.int32) for length in (source, target)]
     counted = jax.jit(model.apply).lower({"params": params}, *ids).cost_analysis()["flops"]
-    assert abs(forward_flops(config, vocab, rows, source, target) / counted - 1) < 0.05
+    assert abs(forward_flops(config, vocab, (rows, source), (rows, target)) / counted - 1) < 0.05
 
 
 def describe(model):
@@ -99,6 +106,14 @@ def test_golden_parameter_trees(name, golden):
 def test_golden_parameter_tree_of_every_other_part(golden):
     model = small_model(24, 20, norm="post", positions="learned", tie="none", scan=True)
     golden("parameters_scanned_learned_untied.txt", describe(model))
+
+
+def test_parameters_of_every_kind_of_document_attention(golden):
+    kinds = ("sentence", "context", "heads", "conditional", "hierarchical")
+    document = DocumentConfig(layers=kinds, decoder_context=True, merge="multi_dimensional")
+    encoder = dataclasses.replace(PRESETS["tiny"].encoder, layers=len(kinds))
+    config = dataclasses.replace(PRESETS["tiny"], encoder=encoder, document=document, positions="learned")
+    golden("parameters_documents.txt", describe(Seq2Seq(config, 8000, 8000)))
 
 
 @pytest.mark.parametrize("field", ["dropout", "attention_dropout", "hidden_dropout"])

@@ -201,8 +201,9 @@ def test_captured_maps_are_the_weights_of_every_layer_and_head(small):
     variables = {"params": float32(params)}
     encoded, encoder = model.apply(variables, SOURCE, capture=True, method="encode")
     _, decoder = model.apply(variables, encoded, TARGET, capture=True, method="decode")
-    own, cross = zip(*decoder.maps["decoder"])
-    shapes = [np.stack(maps).shape for maps in (encoder.maps["encoder"], own, cross)]
+    own, cross = ([layer[name] for layer in decoder.maps["decoder"]] for name in ("attention", "cross"))
+    encoder_maps = [layer["attention"] for layer in encoder.maps["encoder"]]
+    shapes = [np.stack(maps).shape for maps in (encoder_maps, own, cross)]
     assert shapes == [(1, 3, 2, 8, 8), (2, 3, 2, 8, 8), (2, 3, 2, 8, 8)]
     np.testing.assert_allclose(np.stack(cross).sum(-1), 1, atol=1e-5)
     assert not np.any(np.triu(np.stack(own), 1)) and not np.any(np.stack(cross)[:, 1, :, :, 4:])
