@@ -18,17 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
+from jax.sharding import Mesh
 
+from flaxnmt import looking
 from flaxnmt.config import Config
 from flaxnmt.config_io import from_dict, to_dict
+from flaxnmt.data.concatenation import Breaks
+from flaxnmt.data.documents import Document
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError, RunError
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.metrics import read_metrics
-from flaxnmt.translation import Hypothesis, Score, Translator
+from flaxnmt.translation.concatenation import ConcatenationTranslator
+from flaxnmt.translation.documents import DocumentTranslator
+from flaxnmt.translation.search import Hypothesis, Score
+from flaxnmt.translation.translator import Translator
+from flaxnmt.typing import Params
 
 CONFIG, RECORD, TOKENIZER, PARAMETERS = "config.json", "run.json", "tokenizer", "parameters.npz"
 CHECKPOINTS = "checkpoints"
@@ -67,25 +73,89 @@ def make_model(config: Config, vocabularies: Vocabularies) -> Seq2Seq:
     """The module that a configuration describes, for these vocabularies.
 
     Raises:
-      ConfigError: if the heads of an attention do not divide the model dimension, a rate of dropout is none,
-        or vocabularies differ and embeddings are tied.
+      ConfigError: as `check_model`, or if vocabularies differ and embeddings are tied.
     """
-    model, sizes = config.model, (vocabularies.source.vocab_size, vocabularies.target.vocab_size)
-    for name, part in (("encoder", model.encoder), ("decoder", model.decoder)):
-        if model.d_model % part.attention.heads:
-            heads = part.attention.heads
-            raise ConfigError(
-                f"{heads} heads do not divide d_model {model.d_model}: change --model.{name}.attention.heads"
-            )
+    check_model(config)
+    if config.model.tie == "all" and not vocabularies.shared:
+        raise ConfigError(
+            "--model.tie all needs one vocabulary: give --model.tie target, or a shared tokenizer"
+        )
+    return Seq2Seq(config.model, vocabularies.source.vocab_size, vocabularies.target.vocab_size)
+
+
+def check_model(config: Config) -> None:
+    """Refuses what no vocabulary makes a model of.
+
+    Raises:
+      ConfigError: if the heads of an attention do not divide the model dimension, a rate of dropout is none, or
+        the parts of a model of documents do not fit together.
+    """
+    model = config.model
+    heads = {
+        "encoder.attention.heads": model.encoder.attention.heads,
+        "decoder.attention.heads": model.decoder.attention.heads,
+    }
+    if model.is_document:
+        heads["document.context-heads"] = model.document.context_heads
+    for name, count in heads.items():
+        if count < 1 or model.d_model % count:
+            raise ConfigError(f"{count} heads do not divide d_model {model.d_model}: change --model.{name}")
     for name in ("dropout", "attention_dropout", "hidden_dropout"):
         rate = getattr(model, name)
         if rate is not None and not 0 <= rate < 1:
             raise ConfigError(f"--model.{name} {rate}: a rate of dropout is at least 0 and below 1")
-    if model.tie == "all" and not vocabularies.shared:
+    previous = config.data.previous
+    if previous < 0 or (config.data.previous_target and not previous):
         raise ConfigError(
-            "--model.tie all needs one vocabulary: give --model.tie target, or a shared tokenizer"
+            f"--data.previous {previous}: give the number of previous sentences, at least 1 with --data.previous-target"
         )
-    return Seq2Seq(model, *sizes)
+    if model.is_document:
+        _check_document(config)
+
+
+def _check_document(config: Config) -> None:
+    """Refuses models of documents that cannot be built, or that would not be what was asked for."""
+    model, kinds = config.model, config.model.document.layers
+    if len(kinds) not in (1, model.encoder.layers):
+        raise ConfigError(
+            f"--model.document.layers names {len(kinds)} layers and --model.encoder.layers is "
+            f"{model.encoder.layers}: name each of them, or one kind for all"
+        )
+    if model.scan and len(set(kinds)) > 1:
+        raise ConfigError(
+            f"--model.scan needs layers of one kind and --model.document.layers names {' '.join(kinds)}: leave it out"
+        )
+    if model.document.t < 1:
+        raise ConfigError(f"--model.document.t {model.document.t}: a word selects at least 1 sentence")
+    if not model.document.levels:
+        raise ConfigError("--model.document.levels is empty: name one, or give --model.positions none")
+    if config.data.previous:
+        raise ConfigError(
+            "--data.previous belongs to models of sentences and --model.document.layers makes one of documents: "
+            "leave one of them out"
+        )
+
+
+def load_vocabularies(directory: Path, config: Config) -> Vocabularies:
+    """The vocabularies of a run, as its texts need them.
+
+    Raises:
+      RunError: where they are missing.
+    """
+    found = Vocabularies.load(directory / TOKENIZER)
+    return Vocabularies(Breaks(found.source), Breaks(found.target)) if config.data.previous else found
+
+
+def make_translator(
+    config: Config, model: Seq2Seq, params: Params, vocabularies: Vocabularies, mesh: Mesh | None = None
+) -> Translator:
+    """What translates with this model: line by line, by documents, or line by line after the lines before."""
+    parts, data = (model, params, vocabularies, config.decoding, mesh), config.data
+    if config.model.is_document:
+        return DocumentTranslator(*parts, max_sentences=data.max_sentences, overlap=data.overlap)
+    if data.previous:
+        return ConcatenationTranslator(*parts, previous=data.previous, target_context=data.previous_target)
+    return Translator(*parts)
 
 
 class Run:
@@ -114,7 +184,7 @@ class Run:
 
     @cached_property
     def vocabularies(self) -> Vocabularies:
-        return Vocabularies.load(self.directory / TOKENIZER)
+        return load_vocabularies(self.directory, self.config)
 
     @cached_property
     def params(self) -> dict[str, Any]:
@@ -128,47 +198,38 @@ class Run:
     @cached_property
     def translator(self) -> Translator:
         """Parameters on the default device and the compiled functions."""
-        return Translator(self.model, jax.device_put(self.params), self.vocabularies, self.config.decoding)
+        return make_translator(self.config, self.model, jax.device_put(self.params), self.vocabularies)
 
     def translate(self, lines: list[str], **options) -> list[str]:
         """The best translation of each line (options: `Translator.hypotheses`)."""
         return self.translator.translate(lines, **options)
 
+    def translate_documents(self, documents: list[Document], **options) -> list[list[str]]:
+        """The best translation of each sentence of each document (options: `Translator.hypotheses`)."""
+        return self.translator.translate_documents(documents, **options)
+
+    def log_probs(self, judged: list[tuple[Document, int]], batch_size: int | None = None) -> list[float]:
+        """Log-probability of the target of sentence i of each document, in its document."""
+        return self.translator.log_probs(judged, batch_size)
+
     def hypotheses(self, lines: list[str], **options) -> list[list[Hypothesis]]:
         """The best outputs of each line with their scores (options: `Translator.hypotheses`)."""
         return self.translator.hypotheses(lines, **options)
 
-    def score(self, source: list[str], target: list[str]) -> list[Score]:
-        """Log-probability of each target line given its source line."""
-        return self.translator.score(source, target)
+    def score(self, source: list[str], target: list[str], **options) -> list[Score]:
+        """Log-probability of each target line given its source line (options: `Translator.score`)."""
+        return self.translator.score(source, target, **options)
 
-    def attention(self, source: str, target: str | None = None) -> dict[str, Any]:
-        """Attention weights of one sentence and its translation (the model's own where none is given).
+    def attention(self, source: str | Document, target: str | None = None) -> dict[str, Any]:
+        """What the model looks at while it reads one sentence and writes its translation, or reads a document.
 
-        Returns:
-          `source` and `target` pieces, `encoder` [layers, H, S, S], `decoder` [layers, H, T, T] and `cross`
-          [layers, H, T, S]; row t of the last two is what produced piece t of the target.
+        See `flaxnmt.looking`: `of_sentence` for a line, with its translation (the model's own where none is
+        given), `of_document` for a document.
         """
+        if isinstance(source, Document):
+            return looking.of_document(self.translator, source)
         target = self.translate([source])[0] if target is None else target
-        pair = [tokenizer.encode([text])[0] + [3] for tokenizer, text in
-                zip((self.vocabularies.source, self.vocabularies.target), (source, target))]  # fmt: skip
-        ids = [jnp.asarray([tokens], jnp.int32) for tokens in pair]
-
-        def capture(model, source, target):
-            encoded, encoder = model.encode(source, capture=True)
-            _, decoder = model.decode(encoded, target, capture=True)
-            return encoder.maps["encoder"], decoder.maps["decoder"]
-
-        encoder, decoder = self.model.apply({"params": self.translator.params}, *ids, method=capture)
-        if not self.config.model.scan:
-            encoder, decoder = np.stack(encoder), tuple(np.stack(maps) for maps in zip(*decoder))
-        names = [[tokenizer.pieces[i] for i in tokens] for tokenizer, tokens in
-                 zip((self.vocabularies.source, self.vocabularies.target), pair)]  # fmt: skip
-        own, cross = decoder
-        maps = {"encoder": encoder, "decoder": own, "cross": cross}
-        return {"source": names[0], "target": names[1]} | {
-            name: np.asarray(m)[:, 0] for name, m in maps.items()
-        }
+        return looking.of_sentence(self.translator, source, target)
 
 
 def save_config(directory: Path, config: Config) -> None:

@@ -1,0 +1,71 @@
+"""`flaxnmt contrast`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from flaxnmt.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Contrastive accuracy: how often the right one of several translations of a sentence has the highest score,
+    by phenomenon and by the distance of what decides."""
+
+    run: Path
+    """Run directory."""
+    set: str
+    """A file of the test set, or discourse[:SPLIT[:SETS]], the closed sets of the embedded corpus."""
+    form: Literal["discourse", "contrapro", "bawden", "voita"] = "discourse"
+    """ContraPro (Müller et al. 2018), Bawden et al. 2018 or Voita et al. 2019."""
+    documents: Path | None = None
+    """ContraPro: directory of the OpenSubtitles documents."""
+    controls: bool = False
+    """Also with no context, another document's and shuffled context."""
+    farthest: int | None = None
+    """Put larger distances together."""
+    json: bool = False
+    """Print JSON."""
+    batch_size: int | None = None
+    """Sentences scored together."""
+    debug: bool = False
+    """Show tracebacks."""
+
+    def __call__(self) -> int:
+        from flaxnmt import open_run
+        from flaxnmt.evaluation.contrastive import format_table
+        from flaxnmt.evaluation.controls import KINDS, compare_contrastive_controls
+
+        examples = self._examples()
+        run = open_run(self.run)
+        kinds = KINDS if self.controls else ("true",)
+        found = compare_contrastive_controls(
+            lambda judged: run.log_probs(judged, self.batch_size),
+            examples,
+            kinds=kinds,
+            farthest=self.farthest,
+        )
+        if self.json:
+            print(json.dumps(found, indent=2, ensure_ascii=False))
+            return 0
+        for kind, table in found.items():
+            print(f"{kind} context\n{format_table(table)}\n")
+        return 0
+
+    def _examples(self) -> list:
+        from flaxnmt.evaluation import contrastive_formats as formats
+        from flaxnmt.evaluation.contrastive import from_discourse
+
+        if self.form == "discourse":
+            from flaxnmt.data.discourse import contrastive
+
+            name, split, sets = (self.set.split(":") + ["test", "360"][self.set.count(":") :])[:3]
+            if name != "discourse" or not sets.isdecimal() or self.set.count(":") > 2:
+                raise ConfigError(
+                    f"--set {self.set}: expected discourse[:SPLIT[:SETS]], or a file and its --form"
+                )
+            return [from_discourse(example) for example in contrastive(split, int(sets))]
+        if self.form == "contrapro":
+            return formats.read_contrapro(self.set, self.documents)
+        return (formats.read_bawden if self.form == "bawden" else formats.read_voita)(self.set)

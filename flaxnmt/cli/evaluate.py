@@ -1,0 +1,100 @@
+"""`flaxnmt evaluate`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from flaxnmt.cli.files import same_length, writer
+from flaxnmt.data.documents import Document
+from flaxnmt.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Translates a source and scores it against a reference: JSON with BLEU, chrF, TER and signatures."""
+
+    run: Path
+    """Run directory."""
+    source: str
+    """Source text; with --documents also documents as JSON lines, tfds:NAME or discourse, without --reference."""
+    reference: Path | None = None
+    """Reference text, as many lines."""
+    output: Path | None = None
+    """Keep the translations here."""
+    baseline: Path | None = None
+    """Translations of another system: adds a paired bootstrap test against them."""
+    language: str | None = None
+    """Target language code: adds tokenised lower-cased BLEU (Moses), as older papers report it."""
+    documents: bool = False
+    """Blank lines separate documents: s-BLEU and d-BLEU (documents as one segment each), and chrF likewise."""
+    paragraphs: bool = False
+    """With --documents: a single blank line ends a paragraph, a double one the document."""
+    controls: bool = False
+    """With --documents: translate with true, no, another document's and shuffled context, and test whether true
+    context is better."""
+    samples: int = 1000
+    """Samples of the bootstrap."""
+    beam_size: int | None = None
+    """Hypotheses kept a line."""
+    length_penalty: float | None = None
+    """Exponent of Wu et al. 2016."""
+    batch_size: int | None = None
+    """Lines decoded together."""
+    debug: bool = False
+    """Show tracebacks."""
+
+    def __call__(self) -> int:
+        if self.controls and not self.documents:
+            raise ConfigError("--controls change the context of documents: give --documents too")
+        if self.documents and self.baseline is not None:
+            raise ConfigError("--baseline compares lines: leave --documents out")
+        scores = self._of_documents() if self.documents else self._of_lines()
+        print(json.dumps({"run": str(self.run)} | scores, indent=2, ensure_ascii=False))
+        return 0
+
+    def _of_lines(self) -> dict:
+        from flaxnmt import open_run
+        from flaxnmt.data.readers import read_source
+        from flaxnmt.evaluation.scores import evaluate, paired_bootstrap
+
+        if self.reference is None:
+            raise ConfigError("no --reference: give the file to score against")
+        source, reference = list(read_source(self.source)), list(read_source(self.reference))
+        same_length(Path(self.source), source, self.reference, reference)
+        outputs = open_run(self.run).translate(source, **self._options())
+        self._keep([outputs])
+        scores = evaluate(outputs, reference, language=self.language)
+        if self.baseline is not None:
+            systems = {"baseline": list(read_source(self.baseline)), "run": outputs}
+            scores["bootstrap"] = paired_bootstrap(systems, reference, samples=self.samples)
+        return scores
+
+    def _of_documents(self) -> dict:
+        from flaxnmt import open_run
+        from flaxnmt.data.readers import read
+        from flaxnmt.evaluation.controls import compare_controls
+        from flaxnmt.evaluation.documents import document_scores
+
+        paths = [self.source] if self.reference is None else [self.source, self.reference]
+        documents = list(read(*paths, paragraphs=self.paragraphs))
+        run = open_run(self.run)
+
+        def translate(documents: list[Document]) -> list[list[str]]:
+            return run.translate_documents(documents, **self._options())
+
+        if not self.controls:
+            outputs = translate(documents)
+            self._keep(outputs)
+            return document_scores(outputs, documents)
+        found = compare_controls(translate, documents, samples=self.samples)
+        self._keep(found["outputs"]["true"])
+        return {name: found[name] for name in ("scores", "significance")}
+
+    def _options(self) -> dict:
+        return dict(beam_size=self.beam_size, length_penalty=self.length_penalty, batch_size=self.batch_size)
+
+    def _keep(self, outputs: list[list[str]]) -> None:
+        """Writes translations, documents separated by blank lines."""
+        if self.output is not None:
+            with writer(self.output) as out:
+                out.write("\n".join("".join(f"{line}\n" for line in lines) for lines in outputs))

@@ -1,0 +1,48 @@
+"""`flaxnmt score`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flaxnmt.cli.files import same_length, writer
+
+
+@dataclass(frozen=True)
+class Score:
+    """Log-probability of each target line given its source line (natural logarithm, end symbol included)."""
+
+    run: Path
+    """Run directory."""
+    source: Path
+    """Source text."""
+    target: Path
+    """Target text, as many lines."""
+    output: Path | None = None
+    """Where scores go; standard output by default."""
+    tokens: bool = False
+    """Add each token with its own log-probability."""
+    paragraphs: bool = False
+    """To a model of documents a single blank line ends a paragraph, a double one the document."""
+    length_penalty: float | None = None
+    """Divide by the length penalty, as beam search does."""
+    batch_size: int | None = None
+    """Lines scored together."""
+    debug: bool = False
+    """Show tracebacks."""
+
+    def __call__(self) -> int:
+        from flaxnmt import open_run
+        from flaxnmt.data.readers import read_source
+        from flaxnmt.decoding.hypotheses import length_penalties
+
+        source, target = list(read_source(self.source)), list(read_source(self.target))
+        same_length(self.source, source, self.target, target)
+        scores = open_run(self.run).translator.score(source, target, self.batch_size, self.paragraphs)
+        with writer(self.output) as out:
+            for found in scores:
+                divisor = length_penalties(len(found.tokens), self.length_penalty or 0.0)
+                line = f"{found.log_prob / divisor:.4f}"
+                if self.tokens:
+                    parts = zip(found.tokens, found.token_log_probs, strict=True)
+                    line += "\t" + " ".join(f"{token}:{value:.4f}" for token, value in parts)
+                out.write(line + "\n")
+        return 0

@@ -1,0 +1,86 @@
+"""`flaxnmt translate`."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from flaxnmt.cli.files import writer
+
+BATCHES_A_BLOCK = 16
+"""Lines are sorted by length within as many batches as this."""
+
+
+@dataclass(frozen=True)
+class Translate:
+    """Translates line by line: one line out for every line in, a blank line for a blank one.
+
+    To a model of documents a blank line is where a document ends."""
+
+    run: Path
+    """Run directory."""
+    input: Path | None = None
+    """Source text, one sentence a line; standard input by default."""
+    output: Path | None = None
+    """Where translations go; standard output by default."""
+    paragraphs: bool = False
+    """A single blank line ends a paragraph, a double one the document."""
+    beam_size: int | None = None
+    """Hypotheses kept a line; 1 is greedy. The run's own default otherwise."""
+    length_penalty: float | None = None
+    """Exponent of Wu et al. 2016; the run's own default otherwise."""
+    n_best: int | None = None
+    """Write this many outputs a line as "line number ||| text ||| score ||| log-probability"."""
+    batch_size: int | None = None
+    """Lines decoded together; changes the speed, not the text."""
+    min_length: int | None = None
+    """Fewest tokens of a translation."""
+    max_length: int | None = None
+    """Most tokens of a translation; by default it follows the source length."""
+    prefix: Path | None = None
+    """A file with what each translation must begin with, one line a line."""
+    sample: bool = False
+    """Draw translations at random in place of searching for the best."""
+    temperature: float = 1.0
+    """Below 1 sharpens and above 1 flattens what is drawn from."""
+    top_k: int | None = None
+    """Draw from this many likeliest tokens."""
+    top_p: float | None = None
+    """Draw from the likeliest tokens that hold this probability together."""
+    seed: int = 0
+    """Of the draws."""
+    debug: bool = False
+    """Show tracebacks."""
+
+    def __call__(self) -> int:
+        from flaxnmt import open_run
+        from flaxnmt.data.blocks import read_blocks, whole_documents
+        from flaxnmt.data.readers import read_source
+        from flaxnmt.translation.search import Sampling
+
+        prefixes = list(read_source(self.prefix)) if self.prefix else None
+        run = open_run(self.run)
+        block = BATCHES_A_BLOCK * (self.batch_size or run.config.decoding.batch_size)
+        blocks = read_blocks(self.input or sys.stdin, max(block, 1))
+        sampling = Sampling(self.temperature, self.top_k, self.top_p, self.seed) if self.sample else None
+        options = dict(
+            beam_size=self.beam_size, length_penalty=self.length_penalty, batch_size=self.batch_size,
+            n_best=1 if self.n_best is None else self.n_best,
+            min_length=self.min_length, max_length=self.max_length, sampling=sampling,
+        )  # fmt: skip
+        if prefixes is not None:
+            blocks = [[line for block in blocks for line in block]]
+            options["prefixes"] = prefixes
+        if run.translator.by_document:
+            blocks = whole_documents(blocks, self.paragraphs)
+        results = run.translator.stream(blocks, paragraphs=self.paragraphs, **options)
+        with writer(self.output) as out:
+            for number, hypotheses in enumerate(results, start=1):
+                if self.n_best is None:
+                    out.write(f"{hypotheses[0].text}\n")
+                else:
+                    for found in hypotheses:
+                        out.write(
+                            f"{number} ||| {found.text} ||| {found.score:.4f} ||| {found.log_prob:.4f}\n"
+                        )
+                out.flush()
+        return 0

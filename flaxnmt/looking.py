@@ -1,0 +1,162 @@
+"""What a model looks at: attention weights of a sentence, sentences that the words of a document select.
+
+Data first, as arrays and lists; `draw_selection` makes a picture of it.
+"""
+
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxnmt.attention.hierarchical import TracedSelection
+from flaxnmt.attention.selection import Selection
+from flaxnmt.data.documents import Document
+from flaxnmt.data.shards import TokenArray
+from flaxnmt.data.tokenizers import EOS
+from flaxnmt.errors import ConfigError
+from flaxnmt.translation.lines import Text
+from flaxnmt.translation.translator import Translator
+
+
+def of_sentence(translator: Translator, source: str, target: str) -> dict[str, Any]:
+    """Attention weights of one sentence and its translation.
+
+    Returns:
+      `source` and `target` pieces, `encoder` [layers, H, S, S], `decoder` [layers, H, T, T] and `cross`
+      [layers, H, T, S]; row t of the last two is what produced piece t of the target.
+
+    Raises:
+      ConfigError: for a model of documents.
+    """
+    if translator.model.config.is_document:
+        raise ConfigError("this is a model of documents: ask for the attention of a Document, not of a line")
+    vocabularies = translator.vocabularies
+    pairs = [
+        (tokenizer, tokenizer.encode([text])[0] + [EOS])
+        for tokenizer, text in ((vocabularies.source, source), (vocabularies.target, target))
+    ]
+
+    def capture(model, source, target):
+        encoded, encoder = model.encode(source, capture=True)
+        _, decoder = model.decode(encoded, target, capture=True)
+        return encoder.maps["encoder"], decoder.maps["decoder"]
+
+    ids = [jnp.asarray([tokens], jnp.int32) for _, tokens in pairs]
+    encoder, decoder = translator.model.apply({"params": translator.params}, *ids, method=capture)
+    if not translator.model.config.scan:
+        encoder, decoder = (
+            jax.tree.map(lambda *maps: np.stack(maps), *layers) for layers in (encoder, decoder)
+        )
+    maps = {"encoder": encoder["attention"], "decoder": decoder["attention"], "cross": decoder["cross"]}
+    names = [[tokenizer.pieces[i] for i in tokens] for tokenizer, tokens in pairs]
+    return dict(zip(("source", "target"), names)) | {name: np.asarray(m)[:, 0] for name, m in maps.items()}
+
+
+def of_document(translator: Translator, document: Document) -> dict[str, Any]:
+    """What each layer of the encoder of a document model looks at.
+
+    Returns:
+      `sentences`, the pieces of each sentence, and `layers`, for each layer a dictionary by the name of a block:
+      `weights` [N, H, M, M] of attention within sentences (or [H, L, L] over the L = N M words of the document,
+      [H, L, N] over its sentences); or, for conditional attention, `index`, `relevance` and `valid` [H, N, M, t]:
+      which sentences each head selects for word m of sentence n, best first. In a tree also `path_node` and
+      `path_score` [H, N, M, t, levels], from the root to the sentence.
+
+    Raises:
+      ConfigError: for a model of sentences.
+    """
+    if not translator.model.config.is_document:
+        raise ConfigError("this is a model of sentences: ask for the attention of a line, not of a Document")
+    text = Text.of_documents([document])
+    source = TokenArray.from_lists(translator.vocabularies.source.encode(list(text.sentences)))
+    ids = source.padded(np.arange(len(source)), int(source.lengths.max()))
+    paragraphs = np.repeat(np.arange(len(document.paragraphs)), [len(part) for part in document.paragraphs])
+
+    def capture(model, source, paragraphs):
+        return model.encode(source, capture=True, paragraphs=paragraphs)[1].maps["encoder"]
+
+    batch = jnp.asarray(ids)[None], jnp.asarray(paragraphs, jnp.int32)[None]
+    look = jax.jit(partial(translator.model.apply, method=capture))
+    layers = look({"params": translator.params}, *batch)
+    if translator.model.config.scan:
+        count = translator.model.config.encoder.layers
+        layers = [jax.tree.map(itemgetter(i), layers) for i in range(count)]
+    pieces = translator.vocabularies.source.pieces
+    return {
+        "sentences": [[pieces[i] for i in row[row > 0]] for row in ids],
+        "layers": [{name: _plain(found, ids.shape) for name, found in layer.items()} for layer in layers],
+    }
+
+
+def _plain(found: Any, shape: tuple[int, int]) -> dict[str, np.ndarray]:
+    """What a block captured for one document [N, M], as arrays by name."""
+    if not isinstance(found, Selection):
+        leaves = jax.tree.leaves(found)
+        names = ("weights", "context_weights")
+        return {name: np.asarray(leaf)[0] for name, leaf in zip(names, leaves)}
+    arrays = {"index": found.index, "relevance": found.relevance, "valid": found.valid}
+    if isinstance(found, TracedSelection):
+        arrays |= {"path_node": found.path.node, "path_score": found.path.score}
+    return {name: _by_word(np.asarray(array)[0], shape) for name, array in arrays.items()}
+
+
+def _by_word(array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """[H, N M, ...] as [H, N, M, ...]."""
+    return array.reshape(array.shape[0], *shape, *array.shape[2:])
+
+
+def draw_selection(attention: dict[str, Any], sentence: int, layer: int = -1, head: int | None = None):
+    """A figure of the sentences that the words of one sentence select, coloured by relevance.
+
+    Args:
+      attention: of `of_document`.
+      sentence: whose words are shown, from 0.
+      layer: of the encoder, one with conditional attention.
+      head: one head; all side by side if None.
+
+    Returns:
+      the matplotlib figure.
+
+    Raises:
+      ValueError: if the layer selects nothing.
+    """
+    from matplotlib import pyplot as plt
+
+    selected = attention["layers"][layer]["attention"]
+    if "index" not in selected:
+        raise ValueError(f"layer {layer} attends to all words it sees: it selects no sentences to draw")
+    words, count = attention["sentences"][sentence], len(attention["sentences"])
+    heads = range(len(selected["index"])) if head is None else [head]
+    index, relevance, valid = (
+        selected[name][list(heads), sentence, : len(words)] for name in ("index", "relevance", "valid")
+    )
+    grid = np.full((len(heads), len(words), count), np.nan)
+    h, w, t = np.nonzero(valid)
+    grid[h, w, index[h, w, t]] = relevance[h, w, t]
+    columns = min(len(heads), 2)
+    rows = -(-len(heads) // columns)
+    size = (2.0 + (0.6 + 0.27 * count) * columns, 0.6 + (0.7 + 0.27 * len(words)) * rows)
+    figure, axes = plt.subplots(
+        rows, columns, sharex=True, sharey=True, squeeze=False, figsize=size, layout="constrained"
+    )
+    for axis in axes.flat[len(heads) :]:
+        axis.remove()
+    edges = np.arange(count + 1) + 0.5, np.arange(len(words) + 1)
+    for axis, number, values in zip(axes.flat, heads, grid):
+        axis.axvspan(sentence + 0.5, sentence + 1.5, color="0.9", zorder=0)
+        image = axis.pcolormesh(
+            *edges, np.ma.masked_invalid(values), cmap="viridis", edgecolors="white", linewidth=1,
+            vmin=np.nanmin(grid), vmax=np.nanmax(grid),
+        )  # fmt: skip
+        axis.set_title(f"head {number + 1}", fontsize="small")
+        axis.set_xticks(range(1, count + 1))
+        axis.tick_params(length=0, labelsize="x-small")
+    axes[0, 0].set_yticks(edges[1][:-1] + 0.5, [word.lstrip("\u2581") for word in words])
+    axes[0, 0].invert_yaxis()
+    figure.supxlabel("sentence of the document; its own is shaded", fontsize="small")
+    figure.colorbar(image, ax=list(axes.flat[: len(heads)]), label="relevance", shrink=0.8)
+    figure.suptitle(f"What the words of sentence {sentence + 1} select", fontsize="medium")
+    return figure

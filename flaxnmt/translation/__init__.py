@@ -1,0 +1,1 @@
+"""From lines and documents to their translations."""

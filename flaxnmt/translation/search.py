@@ -1,0 +1,142 @@
+"""What is asked of a search, and what it returns for a line."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flaxnmt.config import DecodingConfig
+from flaxnmt.data.shards import TokenArray
+from flaxnmt.errors import ConfigError
+from flaxnmt.typing import Int
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output of a line.
+
+    Attributes:
+      text: detokenised.
+      score: log-probability with the length penalty applied.
+      log_prob: sum of the log-probabilities of its tokens, end symbol included; natural logarithm.
+      tokens: its pieces, without the end symbol.
+    """
+
+    text: str
+    score: float
+    log_prob: float
+    tokens: tuple[str, ...]
+
+
+BLANK = Hypothesis("", 0.0, 0.0, ())
+"""The output of a blank line."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Log-probability of a given target, in all and per token (end symbol last)."""
+
+    log_prob: float
+    token_log_probs: tuple[float, ...]
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Draw tokens in place of searching for the best."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Search:
+    """Options of a search; lengths count tokens with the end symbol.
+
+    Attributes:
+      beam_size: hypotheses kept a line; 1 is greedy.
+      length_penalty: alpha of Wu et al. 2016.
+      n_best: outputs a line, at most the beam size.
+      min_length: fewest tokens of an output.
+      max_length: most tokens of an output; None: factor times the source length and extra, and a prefix on top.
+      factor, extra: see `max_length`.
+      sampling: draw `n_best` samples in place of searching.
+    """
+
+    beam_size: int
+    length_penalty: float
+    n_best: int
+    min_length: int
+    max_length: int | None
+    factor: float
+    extra: int
+    sampling: Sampling | None
+
+    @classmethod
+    def of(
+        cls,
+        defaults: DecodingConfig,
+        *,
+        beam_size: int | None = None,
+        length_penalty: float | None = None,
+        n_best: int = 1,
+        min_length: int | None = None,
+        max_length: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> "Search":
+        """The options given, and a run's defaults for the others.
+
+        Raises:
+          ConfigError: for more outputs than hypotheses.
+        """
+        beam_size = defaults.beam_size if beam_size is None else beam_size
+        if sampling is None and n_best > beam_size > 0:
+            raise ConfigError(
+                f"{n_best} best of a beam of {beam_size}: make --beam-size at least as large as --n-best"
+            )
+        return cls(
+            beam_size,
+            defaults.length_penalty if length_penalty is None else length_penalty,
+            n_best,
+            defaults.min_length if min_length is None else min_length,
+            max_length,
+            defaults.max_length_factor,
+            defaults.max_length_extra,
+            sampling,
+        )
+
+    def longest(self, source: int, prefix: int) -> int:
+        """Most tokens of any output of a batch whose sources are padded to `source`, prefixes to `prefix`."""
+        if self.max_length is not None:
+            return self.max_length
+        return int(self.factor * source) + self.extra + prefix
+
+    def limits(
+        self, lengths: Int[np.ndarray, "..."], given: Int[np.ndarray, "..."], longest: int
+    ) -> Int[np.ndarray, "..."]:
+        """Most tokens of each output, by the length of its source and of its prefix: nothing else of its batch."""
+        if self.max_length is not None:
+            return np.full(lengths.shape, longest, np.int32)
+        own = (lengths * self.factor).astype(np.int32) + self.extra + given
+        return np.minimum(own, longest).astype(np.int32)
+
+
+class Prefixes:
+    """Tokens that each output must begin with, padded to one width for all batches."""
+
+    def __init__(self, ids: list[list[int]] | None, max_length: int | None):
+        self.tokens = None if ids is None else TokenArray.from_lists(tokens[:max_length] for tokens in ids)
+        longest = 0 if ids is None else int(max([1, *(self.tokens.lengths - 1)]))
+        # Every width is a program of its own, and each wave of a document would have another one.
+        self.width = longest and max(1 << (longest - 1).bit_length(), 8)
+
+    def of(self, members: Int[np.ndarray, "*B"]) -> tuple[Int[np.ndarray, "*B P"], Int[np.ndarray, "*B"]]:
+        """Ids of these sentences (-1: none), padded with 0, and how many each has."""
+        if self.tokens is None:
+            return np.zeros((*members.shape, 0), np.int32), np.zeros(members.shape, np.int32)
+        flat = members.ravel()
+        given = np.where(flat >= 0, self.tokens.lengths[flat] - 1, 0)
+        ids = self.tokens.padded(flat, self.width + 1)[:, : self.width]
+        ids = np.where(np.arange(self.width) < given[:, None], ids, 0).astype(np.int32)
+        return ids.reshape(*members.shape, self.width), given.reshape(members.shape)

@@ -1,0 +1,322 @@
+"""From lines to lines: tokenise, decode or score in batches of few shapes, and put the order back."""
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from flaxnmt.config import DecodingConfig
+from flaxnmt.data.batches import EvaluationBatches, SortedBatches
+from flaxnmt.data.buckets import Bucket, BucketPlan
+from flaxnmt.data.documents import Document
+from flaxnmt.data.shards import TokenArray
+from flaxnmt.data.vocabularies import Vocabularies
+from flaxnmt.decoding.beam import beam_search
+from flaxnmt.decoding.sampling import sample
+from flaxnmt.decoding.scoring import token_log_probs
+from flaxnmt.errors import ConfigError
+from flaxnmt.models.seq2seq import PAD
+from flaxnmt.sharding import owned_rows, put_batch, use_mesh
+from flaxnmt.translation.lines import Text
+from flaxnmt.translation.search import BLANK, Hypothesis, Prefixes, Score, Search
+from flaxnmt.typing import Params
+
+LONGEST = 1024
+"""Tokens at which a source or target line is cut, with a warning; lengths double from 8 up to here."""
+
+LENGTHS = tuple(8 * 2**power for power in range(8))
+
+FULL = 64
+"""Tokens up to which a batch has as many rows as its batch size."""
+
+
+def square_plan(rows: int, multiple: int = 1) -> BucketPlan:
+    """Shapes for lines of any length up to `LONGEST`, sources and targets alike.
+
+    `rows` rows up to `FULL` tokens and fewer beyond, so that one long line takes no more memory than a batch of
+    short ones; always in `multiple`s, the devices that share a batch.
+    """
+
+    def fitting(length: int) -> int:
+        return -(-max(rows * FULL // max(length, FULL), 1) // multiple) * multiple
+
+    return BucketPlan(tuple(Bucket(length, length, fitting(length)) for length in LENGTHS), LONGEST)
+
+
+class Translator:
+    """A model with its parameters and vocabularies, ready to translate and to score.
+
+    Attributes:
+      by_document: whether a line is translated with what is around it.
+      model: a module with `start` and `step` (see `flaxnmt.decoding.cache.Step`).
+      params: its parameters.
+      vocabularies: source and target tokenizers.
+      decoding: defaults of every option.
+      mesh: the mesh on which the parameters lie; None for one device.
+    """
+
+    by_document = False
+
+    def __init__(
+        self,
+        model: Any,
+        params: Params,
+        vocabularies: Vocabularies,
+        decoding: DecodingConfig = DecodingConfig(),
+        mesh: Mesh | None = None,
+    ):
+        self.model, self.params, self.vocabularies = model, params, vocabularies
+        self.decoding, self.mesh = decoding, mesh
+        whole = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+        jit = partial(jax.jit, out_shardings=whole)
+        self._beam = jit(
+            self._beam_search, static_argnames=("max_length", "beam_size", "n_best", "length_penalty")
+        )
+        self._sample = jit(
+            self._draw, static_argnames=("max_length", "samples", "temperature", "top_k", "top_p")
+        )
+        self._score = jit(self._token_log_probs)
+
+    def translate(self, lines: Sequence[str], **options) -> list[str]:
+        """The best translation of each line; a blank line stays blank. Options as in `hypotheses`."""
+        return [outputs[0].text for outputs in self.hypotheses(lines, **options)]
+
+    def translate_documents(self, documents: Sequence[Document], **options) -> list[list[str]]:
+        """The best translation of each sentence of each document. Options as in `hypotheses`."""
+        outputs = iter(self.outputs(Text.of_documents(documents), **options))
+        return [[next(outputs)[0].text for _ in document] for document in documents]
+
+    def stream(self, blocks: Iterable[Sequence[str]], **options) -> Iterator[list[Hypothesis]]:
+        """`hypotheses` of lines that come in blocks, each as soon as its block is there; of any number of lines."""
+        first_line = 1
+        for block in blocks:
+            yield from self.hypotheses(block, first_line=first_line, **options)
+            first_line += len(block)
+
+    def hypotheses(
+        self,
+        lines: Sequence[str],
+        *,
+        paragraphs: bool = False,
+        prefixes: Sequence[str] | None = None,
+        first_line: int = 1,
+        **options,
+    ) -> list[list[Hypothesis]]:
+        """Up to `n_best` outputs a line, best first (or as drawn, with `sampling`); blank lines stay blank.
+
+        Neither the batch size nor the order of the lines changes an output: limits are those of the line. To a
+        model of documents a blank line is where a document ends.
+
+        Args:
+          lines: source lines.
+          paragraphs: a blank line ends a paragraph, and two of them a document.
+          prefixes: what the translation of each line must begin with.
+          first_line: number of the first line in its input, by which samples are drawn and warnings name a line.
+          options: `batch_size`, sentences decoded together, and those of `Search`: beam_size, length_penalty,
+            n_best, min_length, max_length, sampling.
+
+        Raises:
+          ConfigError: for an option out of its range.
+        """
+        if prefixes is not None and len(prefixes) != len(lines):
+            raise ConfigError(
+                f"{len(prefixes)} prefixes for {len(lines)} lines: give one a line, empty where there is none"
+            )
+        text = Text.of_lines(lines, paragraphs, first_line)
+        if prefixes is not None:
+            prefixes = [prefixes[number - first_line] for number in text.numbers]
+        results = [[BLANK] * options.get("n_best", 1)] * len(lines)
+        for number, found in zip(text.numbers, self.outputs(text, prefixes, **options), strict=True):
+            results[number - first_line] = found
+        return results
+
+    def outputs(
+        self,
+        text: Text,
+        prefixes: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        **options,
+    ) -> list[list[Hypothesis]]:
+        """`hypotheses` of sentences none of which is blank."""
+        search = Search.of(self.decoding, **options)
+        sources = TokenArray.from_lists(self.vocabularies.source.encode(list(text.sentences)))
+        starts = None if prefixes is None else self.vocabularies.target.encode(list(prefixes))
+        forced = Prefixes(starts, search.max_length)
+        batches = self.batches(sources, None, text, batch_size)
+        found = [
+            self._decode(batches.batch(i), batches.indices(i), sources.lengths, text.numbers, forced, search)
+            for i in range(len(batches))
+        ]
+        return batches.restore(self._read(jax.device_get(hypotheses)) for hypotheses in found)
+
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        batch_size: int | None = None,
+        paragraphs: bool = False,
+    ) -> list[Score]:
+        """log p(target | source) of each pair of lines; a blank source or target is scored as it is.
+
+        To a model of documents a line that is blank in the source is where a document ends, with `paragraphs` as
+        in `hypotheses`, and its score is 0.
+        """
+        self.check_lengths(sources, targets)
+        text = Text.of_lines(sources, paragraphs) if self.by_document else Text.unbroken(sources)
+        results = [Score(0.0, (), ())] * len(sources)
+        found = self.scores(text, [targets[number - 1] for number in text.numbers], batch_size)
+        for number, score in zip(text.numbers, found, strict=True):
+            results[number - 1] = score
+        return results
+
+    def score_documents(
+        self, documents: Sequence[Document], batch_size: int | None = None
+    ) -> list[list[Score]]:
+        """log p(target | source) of each sentence of each document, in its document."""
+        text = Text.of_documents(documents)
+        targets = [sentence.target or "" for document in documents for sentence in document]
+        scores = iter(self.scores(text, targets, batch_size))
+        return [[next(scores) for _ in document] for document in documents]
+
+    def log_probs(self, judged: Sequence[tuple[Document, int]], batch_size: int | None = None) -> list[float]:
+        """log p(target | source) of sentence i of each document: a `Scorer` of contrastive evaluation."""
+        sentences = [document.sentences[index] for document, index in judged]
+        text = Text.unbroken([sentence.source for sentence in sentences])
+        scores = self.scores(text, [sentence.target for sentence in sentences], batch_size)
+        return [score.log_prob for score in scores]
+
+    def scores(self, text: Text, targets: Sequence[str], batch_size: int | None = None) -> list[Score]:
+        """Log-probability of the target of each sentence."""
+        source = TokenArray.from_lists(self.vocabularies.source.encode(list(text.sentences)))
+        target = self.vocabularies.target.encode(list(targets))
+        batches = self.batches(source, TokenArray.from_lists(target), text, batch_size)
+        outputs = []
+        for index in range(len(batches)):
+            with self._on_mesh():
+                outputs.append(self._score(self.params, self._placed(batches.batch(index))))
+        pieces = self.vocabularies.target.pieces
+        restored = batches.restore(list(np.asarray(found)) for found in outputs)
+        results = []
+        for ids, values in zip(target, restored, strict=True):
+            count = min(len(ids) + 1, len(values))
+            tokens = tuple(pieces[i] for i in ids[: count - 1]) + ("</s>",)
+            results.append(Score(float(values[:count].sum()), tuple(values[:count].tolist()), tokens))
+        return results
+
+    def batches(
+        self, source: TokenArray, target: TokenArray | None, text: Text, batch_size: int | None
+    ) -> SortedBatches:
+        """Batches in which every sentence stands once, in any order."""
+        return EvaluationBatches(
+            source, target, square_plan(*self.rows(len(source), batch_size)), text.numbers
+        )
+
+    def rows(self, lines: int, batch_size: int | None) -> tuple[int, int]:
+        """Sentences of a batch, the batch size or the power of two that holds fewer lines, and their divisor."""
+        rows = self.decoding.batch_size if batch_size is None else batch_size
+        if rows < 1:
+            raise ConfigError(f"a batch size of {rows}: it must be at least 1")
+        ways = 1 if self.mesh is None else self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        return min(rows, 1 << max(lines - 1, 0).bit_length()), ways
+
+    @staticmethod
+    def check_lengths(sources: Sequence[str], targets: Sequence[str]) -> None:
+        """Raises ConfigError where there are not as many targets as sources."""
+        if len(sources) != len(targets):
+            raise ConfigError(f"{len(sources)} source and {len(targets)} target lines: they must be as many")
+
+    def _decode(self, batch, members, lengths, numbers, forced: Prefixes, search: Search):
+        """Hypotheses of the sentences `members` (-1: none) of one batch."""
+        prefix, given = forced.of(members)
+        longest = search.longest(batch["source"].shape[-1], prefix.shape[-1])
+        limits = search.limits(lengths[members], given, longest)
+        batch = batch | {
+            "max_lengths": np.where(members >= 0, limits, 0).astype(np.int32),
+            "min_lengths": np.full(members.shape, search.min_length, np.int32),
+            "rows": np.where(members >= 0, numbers[members], 0).astype(np.int32),
+            "prefix": prefix,
+        }
+        with self._on_mesh():
+            batch = self._placed(batch)
+            if search.sampling is None:
+                return self._beam(
+                    self.params, batch, max_length=longest, beam_size=search.beam_size, n_best=search.n_best,
+                    length_penalty=search.length_penalty,
+                )  # fmt: skip
+            drawing = asdict(search.sampling)
+            seed = drawing.pop("seed")
+            return self._sample(
+                self.params, batch, seed, max_length=longest, samples=search.n_best, **drawing
+            )
+
+    def _beam_search(self, params, batch, *, max_length, beam_size, n_best, length_penalty):
+        step, cache, rows = self._start(params, batch, beam_size, max_length)
+        return beam_search(
+            step, cache, rows["max_lengths"], max_length=max_length, beam_size=beam_size, n_best=n_best,
+            length_penalty=length_penalty, min_lengths=rows["min_lengths"], prefix=rows["prefix"],
+        )  # fmt: skip
+
+    def _draw(self, params, batch, seed, *, max_length, samples, temperature, top_k, top_p):
+        step, cache, rows = self._start(params, batch, samples, max_length)
+        return sample(
+            step, cache, jax.random.key(seed), rows["rows"], rows["max_lengths"], max_length=max_length,
+            samples=samples, temperature=temperature, top_k=top_k, top_p=top_p,
+            min_lengths=rows["min_lengths"], prefix=rows["prefix"],
+        )  # fmt: skip
+
+    def _start(self, params, batch, beams, max_length):
+        """Step, cache, and what is known of each row of the search, of which a document has many."""
+        variables, leading = {"params": params}, batch["source"].shape[:-1]
+        cache = self.model.apply(
+            variables, batch["source"], beams, max_length, batch.get("paragraph"), method="start"
+        )
+        rows = {
+            name: batch[name].reshape(math.prod(leading), *batch[name].shape[len(leading) :])
+            for name in ("max_lengths", "min_lengths", "rows", "prefix")
+        }
+        return partial(self.model.apply, variables, method="step"), cache, rows
+
+    def _token_log_probs(self, params, batch):
+        target = batch["target"]
+        logits = self.model.apply(
+            {"params": params}, batch["source"], target, paragraphs=batch.get("paragraph")
+        )
+        return token_log_probs(logits, target, target != PAD).reshape(-1, target.shape[-1])
+
+    def _on_mesh(self):
+        return use_mesh(self.mesh) if self.mesh is not None else contextlib.nullcontext()
+
+    def _placed(self, batch):
+        if self.mesh is None:
+            return batch
+        rows = owned_rows(len(batch["source"]), self.mesh)
+        return put_batch({name: values[rows] for name, values in batch.items()}, self.mesh)
+
+    def _read(self, found) -> list[list[Hypothesis]]:
+        """Hypotheses of each row of a batch."""
+        pieces, decode = self.vocabularies.target.pieces, self.vocabularies.target.decode
+        batch, count = found.lengths.shape
+        ids = [
+            found.tokens[b, n, : max(found.lengths[b, n] - 1, 0)].tolist()
+            for b in range(batch)
+            for n in range(count)
+        ]
+        texts = decode(ids)
+        return [
+            [
+                Hypothesis(
+                    texts[b * count + n],
+                    float(found.scores[b, n]),
+                    float(found.log_probs[b, n]),
+                    tuple(pieces[i] for i in ids[b * count + n]),
+                )
+                for n in range(count)
+            ]
+            for b in range(batch)
+        ]
