@@ -8,7 +8,7 @@ from flaxnmt.config import Config
 from flaxnmt.config_io import differences
 from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.errors import ConfigError, RunError, UserError
-from flaxnmt.run import CHECKPOINTS, RECORD, TOKENIZER, read_config
+from flaxnmt.run import CHECKPOINTS, RECORD, TOKENIZER, check_model, read_config
 
 MAY_CHANGE = (
     "training.max_steps",
@@ -49,6 +49,7 @@ def check(config: Config, directory: Path) -> None:
             f"training.metric {training.metric} needs translations: "
             "give --training.metric loss, or more than 0 --training.evaluate-translations"
         )
+    check_model(config)
     if not has_checkpoint(directory):
         return
     may_change = set(MAY_CHANGE)

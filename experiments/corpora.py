@@ -1,6 +1,9 @@
 """The corpora of a run: vocabularies, tokenised training and development sets, raw text to score against."""
 
+import itertools
+import logging
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,22 +12,30 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from flaxnmt.config import DataConfig
-from flaxnmt.data.batches import EvaluationBatches, TrainBatches
+from flaxnmt.config import Config, DataConfig
+from flaxnmt.data.batches import EvaluationBatches, ShuffledBatches, SortedBatches, TrainBatches
 from flaxnmt.data.buckets import extend, plan_buckets
+from flaxnmt.data.chunks import chunk
+from flaxnmt.data.concatenation import BREAK, Breaks, concatenate
+from flaxnmt.data.document_batches import DocumentChunks, plan_documents
+from flaxnmt.data.documents import Document
 from flaxnmt.data.readers import read
 from flaxnmt.data.shards import TokenArray, TokenCorpus, file_stamp, tokenize_corpus
 from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
 from flaxnmt.errors import ConfigError, DataError, RunError, UserError
-from flaxnmt.run import TOKENIZER
+from flaxnmt.run import TOKENIZER, load_vocabularies
+from flaxnmt.translation.documents import grid_plan
+from flaxnmt.translation.lines import Text
+from flaxnmt.translation.translator import FULL, LONGEST
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TextPairs:
     """An evaluation set as text, for scoring against what the file says."""
 
-    sources: list[str]
-    targets: list[str]
+    documents: list[Document]
 
     @classmethod
     def of(cls, paths: tuple[str, ...], paragraphs: bool) -> "TextPairs":
@@ -40,10 +51,20 @@ class TextPairs:
             raise DataError(
                 f"{paths[0]}:{missing.line}: an evaluation set needs targets, and this line has none"
             )
-        return cls([pair.source for pair in pairs], [pair.target for pair in pairs])
+        return cls(documents)
+
+    @property
+    def targets(self) -> list[str]:
+        """Reference lines."""
+        return [sentence.target for document in self.documents for sentence in document]
+
+    def first(self, sentences: int) -> "TextPairs":
+        """The first documents, as many as have that many sentences."""
+        ends = itertools.accumulate(map(len, self.documents))
+        return TextPairs(self.documents[: 1 + sum(end < sentences for end in ends)])
 
     def __len__(self) -> int:
-        return len(self.sources)
+        return sum(map(len, self.documents))
 
 
 @dataclass(frozen=True)
@@ -51,13 +72,14 @@ class Corpora:
     """Everything that a training reads."""
 
     vocabularies: Vocabularies
-    train: TrainBatches
+    corpus: TokenCorpus
+    train: ShuffledBatches
     dev: TextPairs
-    dev_batches: EvaluationBatches
+    dev_batches: SortedBatches
     test: TextPairs | None
 
 
-def prepare(config: DataConfig, directory: Path, seed: int) -> Corpora:
+def prepare(config: Config, directory: Path) -> Corpora:
     """Reads, tokenises and plans; what an earlier start of the run left is used again.
 
     The first process makes what is missing, and the others open it.
@@ -66,14 +88,37 @@ def prepare(config: DataConfig, directory: Path, seed: int) -> Corpora:
       ConfigError: if there is no training or development corpus.
       DataError: if one cannot be used.
     """
+    data = config.data
     for name in ("train", "dev"):
-        if not getattr(config, name):
+        if not getattr(data, name):
             raise ConfigError(
                 f"no --{name} corpus: give two parallel files, a document file, tfds:NAME or discourse"
             )
-    _make_once(config, directory)
-    vocabularies = Vocabularies.load(directory / TOKENIZER)
+    _make_once(data, directory)
+    vocabularies = load_vocabularies(directory, config)
     corpus = TokenCorpus.open(directory / "data" / "train")
+    make = _document_batches if config.model.is_document else _sentence_batches
+    dev = TextPairs.of(data.dev, data.paragraphs)
+    train, dev_batches = make(data, corpus, _tokenised(dev, data, vocabularies), config.training.seed)
+    test = TextPairs.of(data.test, data.paragraphs) if data.test else None
+    return Corpora(vocabularies, corpus, train, dev, dev_batches, test)
+
+
+def _tokenised(pairs: TextPairs, config: DataConfig, vocabularies: Vocabularies) -> TokenCorpus:
+    """An evaluation set as tokens, in memory."""
+    documents = list(_with_context(pairs.documents, config))
+    text = Text.of_documents(documents)
+    targets = [sentence.target for document in documents for sentence in document]
+    source, target = (
+        TokenArray.from_lists(tokenizer.encode(list(side)))
+        for tokenizer, side in ((vocabularies.source, text.sentences), (vocabularies.target, targets))
+    )
+    return TokenCorpus(source, target, text.numbers, text.starts)
+
+
+def _sentence_batches(
+    config: DataConfig, corpus: TokenCorpus, dev: TokenCorpus, seed: int
+) -> tuple[ShuffledBatches, SortedBatches]:
     plan = plan_buckets(
         corpus.source.lengths,
         corpus.target.lengths,
@@ -83,16 +128,35 @@ def prepare(config: DataConfig, directory: Path, seed: int) -> Corpora:
         rows_multiple=config.rows_multiple,
         length_multiple=config.length_multiple,
     )
-    batches = TrainBatches(corpus, plan, seed)
-    dev = TextPairs.of(config.dev, config.paragraphs)
-    source, target = (
-        TokenArray.from_lists(tokenizer.encode(texts))
-        for tokenizer, texts in ((vocabularies.source, dev.sources), (vocabularies.target, dev.targets))
+    dev_plan = extend(plan, max(plan.max_length, LONGEST), rows_multiple=config.rows_multiple)
+    return TrainBatches(corpus, plan, seed), EvaluationBatches(dev.source, dev.target, dev_plan)
+
+
+def _document_batches(
+    config: DataConfig, corpus: TokenCorpus, dev: TokenCorpus, seed: int
+) -> tuple[ShuffledBatches, SortedBatches]:
+    chunks = chunk(corpus.document_offsets, config.max_sentences, config.overlap)
+    if chunks.cut:
+        log.info("%s", chunks.cut)
+    units = DocumentChunks(corpus, chunks, config.max_length)
+    plan = plan_documents(
+        units,
+        max_length=config.max_length,
+        batch_tokens=config.batch_tokens,
+        buckets=config.buckets,
+        rows_multiple=config.rows_multiple,
+        length_multiple=config.length_multiple,
     )
-    longest = max(plan.max_length, 1024)
-    dev_batches = EvaluationBatches(source, target, extend(plan, longest, rows_multiple=config.rows_multiple))
-    test = TextPairs.of(config.test, config.paragraphs) if config.test else None
-    return Corpora(vocabularies, batches, dev, dev_batches, test)
+    dev_units = DocumentChunks(dev, chunk(dev.document_offsets, config.max_sentences, config.overlap))
+    dev_plan = grid_plan(config.batch_tokens // FULL, config.max_sentences, config.rows_multiple)
+    return ShuffledBatches(units, plan, seed), SortedBatches(dev_units, dev_plan)
+
+
+def _with_context(documents: Iterable[Document], config: DataConfig) -> Iterable[Document]:
+    """Documents as the model reads them."""
+    if not config.previous:
+        return documents
+    return (concatenate(document, config.previous, config.previous_target) for document in documents)
 
 
 def _make_once(config: DataConfig, directory: Path) -> None:
@@ -116,16 +180,27 @@ def _make(config: DataConfig, directory: Path) -> None:
     try:
         vocabularies = Vocabularies.load(directory / TOKENIZER)
     except RunError:
-        vocabularies = build_tokenizers(config.tokenizer, documents())
+        symbols = (BREAK,) if config.previous else ()
+        vocabularies = build_tokenizers(config.tokenizer, documents(), symbols)
         vocabularies.save(directory / TOKENIZER)
+    if config.previous:
+        if any(BREAK not in part.pieces for part in (vocabularies.source, vocabularies.target)):
+            raise ConfigError(
+                f"--data.previous needs a vocabulary with the symbol {BREAK}, and the one given has none: leave "
+                "--init-from and --data.tokenizer.source-model out, so that the run makes its own"
+            )
+        vocabularies = Vocabularies(Breaks(vocabularies.source), Breaks(vocabularies.target))
     stamps = [file_stamp(path) if Path(path).exists() else path for path in config.train]
+    fingerprint = {"tokenizer": vocabularies.hash, "files": stamps, "paragraphs": config.paragraphs}
+    if config.previous:
+        fingerprint["context"] = [config.previous, config.previous_target]
     tokenize_corpus(
-        documents(),
+        _with_context(documents(), config),
         partial(vocabularies.source.encode, threads=1),
         partial(vocabularies.target.encode, threads=1),
         directory / "data" / "train",
         vocab_size=max(vocabularies.source.vocab_size, vocabularies.target.vocab_size),
-        fingerprint={"tokenizer": vocabularies.hash, "files": stamps, "paragraphs": config.paragraphs},
+        fingerprint=fingerprint,
         workers=config.workers,
         progress=sys.stderr.isatty(),
     )

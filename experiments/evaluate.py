@@ -8,7 +8,7 @@ from flaxnmt.data.batches import EvaluationBatches
 from flaxnmt.evaluation.scores import evaluate
 from flaxnmt.sharding import owned_rows, put_batch
 from flaxnmt.training.step import Objective
-from flaxnmt.translation import Translator
+from flaxnmt.translation.translator import Translator
 from flaxnmt.typing import Params
 
 
@@ -25,7 +25,7 @@ class Evaluator:
     ):
         self.translator = translator
         self.dev, self.batches = corpora.dev, corpora.dev_batches
-        self.translations = len(self.dev) if translations is None else min(translations, len(self.dev))
+        self.translations = translations
         self.whole = NamedSharding(translator.mesh, PartitionSpec())
         self._sums = jax.jit(lambda params, batch: objective(params, batch, None))
 
@@ -42,16 +42,17 @@ class Evaluator:
     def scores(self, params: Params, pairs: TextPairs, limit: int | None = None) -> tuple[dict, list[str]]:
         """BLEU, chrF and TER with signatures, and the translations."""
         self.translator.params = params
-        outputs = self.translator.translate(pairs.sources[:limit])
-        return evaluate(outputs, pairs.targets[:limit]), outputs
+        pairs = pairs if limit is None else pairs.first(limit)
+        outputs = [line for lines in self.translator.translate_documents(pairs.documents) for line in lines]
+        return evaluate(outputs, pairs.targets), outputs
 
     def __call__(self, params: Params) -> tuple[dict, list[str]]:
         """A row of development scores, and the translations behind it."""
         row = self.losses(params)
-        if not self.translations:
+        if self.translations == 0:
             return row, []
         scores, outputs = self.scores(params, self.dev, self.translations)
-        return row | scores | {"lines": self.translations}, outputs
+        return row | scores, outputs
 
     def _put(self, batches: EvaluationBatches, index: int):
         mesh = self.translator.mesh

@@ -80,8 +80,9 @@ class Interval:
     def add(self, metrics: dict, batches: list[dict], flops: int) -> None:
         self.metrics.append(metrics)
         self.flops += flops
-        self.tokens += sum(int(np.count_nonzero(ids)) for batch in batches for ids in batch.values())
-        self.slots += sum(ids.size for batch in batches for ids in batch.values())
+        sides = [batch[side] for batch in batches for side in ("source", "target")]
+        self.tokens += sum(int(np.count_nonzero(ids)) for ids in sides)
+        self.slots += sum(ids.size for ids in sides)
 
 
 class Loop:
@@ -212,10 +213,9 @@ class Loop:
         return over
 
     def _flops(self, batch: dict) -> int:
-        rows, target = batch["target"].shape
-        rows *= jax.process_count()
         vocab = self.corpora.vocabularies.target.vocab_size
-        return forward_flops(self.config.model, vocab, rows, batch["source"].shape[1], target)
+        shapes = batch["source"].shape, batch["target"].shape
+        return jax.process_count() * forward_flops(self.config.model, vocab, *shapes)
 
     def _row(self, interval: Interval, seconds: float):
         """Values and the function that turns them, once they are there, into a row of metrics."""

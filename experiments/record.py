@@ -23,7 +23,7 @@ def record(mesh: Mesh, state: TrainState, corpora: Corpora, peak: float, argv: l
         "command": " ".join(["python -m experiments.train", *argv]),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
         "training_pairs": corpora.train.pairs,
-        "training_corpus": corpora.train.corpus.checksum(),
+        "training_corpus": corpora.corpus.checksum(),
         "skipped_lines": corpora.train.skipped.too_long + corpora.train.skipped.empty,
         "batches_per_epoch": len(corpora.train),
         "shapes": str(corpora.train.plan),
@@ -43,12 +43,10 @@ def announce(
 ) -> None:
     """Says what is about to be trained, on what, and from where; `best` is the score to beat, if there is one."""
     train = corpora.train
-    shapes = ", ".join(f"{bucket.rows} x ({bucket.source}, {bucket.target})" for bucket in train.plan.buckets)
+    shapes = ", ".join(f"{bucket.rows} x {bucket.sizes}" for bucket in train.plan.buckets)
+    sizes = "(sentences, words)" if config.model.is_document else "(source, target)"
     log.info(
-        "data: %s pairs in %s batches an epoch of rows x (source, target) %s",
-        f"{train.pairs:,}",
-        len(train),
-        shapes,
+        "data: %s pairs in %s batches an epoch of rows x %s %s", f"{train.pairs:,}", len(train), sizes, shapes
     )
     if train.skipped.too_long or train.skipped.empty:
         log.info("left out: %s", train.skipped)

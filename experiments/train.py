@@ -33,7 +33,7 @@ from experiments.report import write_report
 from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.config import Config
 from flaxnmt.errors import ConfigError
-from flaxnmt.run import CHECKPOINTS, RECORD, make_model, save_config, write_json
+from flaxnmt.run import CHECKPOINTS, RECORD, make_model, make_translator, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import make_mesh, owned_rows, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
@@ -44,7 +44,6 @@ from flaxnmt.training.preemption import PREEMPTED
 from flaxnmt.training.schedules import make_schedule
 from flaxnmt.training.state import TrainState, init_state, state_shardings
 from flaxnmt.training.step import CompiledStep, TrainStep
-from flaxnmt.translation import Translator
 
 log = logging.getLogger("experiments.train")
 
@@ -142,18 +141,17 @@ def prepare_and_train(arguments: Arguments, argv: list[str], began: float) -> in
     first = jax.process_index() == 0
     if first:
         make_directory(directory, config, arguments.init_from)
-    corpora = prepare(config.data, directory, config.training.seed)
-    check_corpus(corpora.train.corpus, directory)
+    corpora = prepare(config, directory)
+    check_corpus(corpora.corpus, directory)
     model = make_model(config, corpora.vocabularies)
     training = config.training
     schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     chunk = training.loss_chunk if mesh.size == 1 else None
     objective = translation_objective(model, training.label_smoothing, chunk)
-    example = jax.numpy.ones((config.data.rows_multiple, 8), jax.numpy.int32)
 
     def init(key):
-        return model.init(key, example, example)
+        return model.init(key, *example_inputs(config))
 
     # One device's peak, measured outside of the mesh: inside, every array belongs to all devices.
     peak = measure_matmul_peak(config.model.dtype) * _units()
@@ -175,7 +173,7 @@ def prepare_and_train(arguments: Arguments, argv: list[str], began: float) -> in
                 shardings,
                 training.accumulate,
             )
-            translator = Translator(model, state.params, corpora.vocabularies, config.decoding, mesh)
+            translator = make_translator(config, model, state.params, corpora.vocabularies, mesh)
             evaluator = Evaluator(objective, translator, corpora, training.evaluate_translations)
             if first:
                 save_config(directory, config)
@@ -189,6 +187,14 @@ def prepare_and_train(arguments: Arguments, argv: list[str], began: float) -> in
         log.info("report: %s", write_report(directory))
         log.info("to translate: flaxnmt translate --run %s --input FILE", directory)
     return code
+
+
+def example_inputs(config: Config) -> tuple[jax.Array, ...]:
+    """A source and a target of the smallest shape, to make parameters with."""
+    shape = (config.data.rows_multiple, 2, 8) if config.model.is_document else (config.data.rows_multiple, 8)
+    ids = jax.numpy.ones(shape, jax.numpy.int32)
+    paragraphs = jax.numpy.zeros(shape[:2], jax.numpy.int32)
+    return (ids, ids, True, paragraphs) if config.model.is_document else (ids, ids)
 
 
 def join_processes(coordinator: str | None, processes: int | None, process: int | None) -> None:

@@ -110,7 +110,8 @@ def measure(name: str, options: Options) -> dict:
     peaks.append(measure_matmul_peak())
     # Forward once, backward twice; padding is multiplied as well, element-wise work counts as nothing.
     config = ours.make_model(size).config
-    flops = 3 * sum(forward_flops(config, size.vocabulary, *shape) for shape in options.shapes) * cycles
+    shapes = [((rows, source), (rows, target)) for rows, source, target in options.shapes]
+    flops = 3 * sum(forward_flops(config, size.vocabulary, *pair) for pair in shapes) * cycles
     rate = statistics.median(flops / sum(result["seconds"]) for result in rounds["flaxnmt"])
     targets = np.concatenate([batch["target"].ravel() for batch in batches])
     return {

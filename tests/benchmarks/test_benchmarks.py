@@ -93,7 +93,7 @@ def test_flops_equal_the_matrix_products_of_the_traced_step():
     params = ours.init_params(model)
     loss = jax.grad(lambda params: objective(params, batch, jax.random.key(0))["loss"])
     traced = matrix_product_flops(jax.make_jaxpr(loss)(params).jaxpr)
-    assert traced == 3 * forward_flops(model.config, TINY.vocabulary, 4, 9, 11)
+    assert traced == 3 * forward_flops(model.config, TINY.vocabulary, (4, 9), (4, 11))
 
 
 def test_our_rounds_compile_before_they_are_timed_and_learn():

@@ -1,0 +1,118 @@
+"""What is measured of a model of documents: contrastive accuracy and BLEU, with its context and without.
+
+    python -m experiments.documents RUN [RUN ...] [--sets N]
+
+prints a table of contrastive accuracy on the embedded corpus, a line for each run and kind of context.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from flaxnmt import open_run
+from flaxnmt.commands import guarded, parsed, quiet
+from flaxnmt.data.discourse import contrastive
+from flaxnmt.data.readers import read
+from flaxnmt.errors import ConfigError
+from flaxnmt.evaluation.contrastive import from_discourse
+from flaxnmt.evaluation.controls import KINDS, compare_contrastive_controls, compare_controls
+
+CONTRASTIVE_SETS = 720
+"""Closed sets, twenty for each phenomenon and distance: 2400 examples."""
+
+
+def contrastive_accuracy(run: Path, sets: int = CONTRASTIVE_SETS) -> dict:
+    """Accuracy on the closed sets of the embedded corpus under every control.
+
+    Returns:
+      {control: {"all", phenomenon names, "by_distance": {distance: accuracy}, "examples"}}, per cent; the results of
+      `evaluation.contrastive.accuracy` in few words.
+    """
+    examples = [from_discourse(example) for example in contrastive("test", sets)]
+    found = compare_contrastive_controls(open_run(run).log_probs, examples)
+    return {kind: _brief(table) for kind, table in found.items()}
+
+
+def _brief(table: dict) -> dict:
+    return {
+        "all": table["overall"]["accuracy"],
+        **{name: cell["accuracy"] for name, cell in table["by_phenomenon"].items()},
+        "by_distance": {name: cell["accuracy"] for name, cell in table["by_distance"].items()},
+        "examples": table["overall"]["total"],
+    }
+
+
+def scores(run: Path, corpus: tuple[str, ...], kinds: tuple[str, ...] = KINDS, samples: int = 1000) -> dict:
+    """s-BLEU and d-BLEU of a test set under every control, and whether true context is better than the others.
+
+    Returns:
+      {control: {"s_bleu", "d_bleu", "p": of s-BLEU against true context}, "signature": of s-BLEU}.
+    """
+    documents = list(read(*corpus))
+    found = compare_controls(open_run(run).translate_documents, documents, kinds=kinds, samples=samples)
+    tests = found["significance"]["s_bleu"]["systems"]
+    rows = {
+        kind: {
+            "s_bleu": found["scores"][kind]["s_bleu"]["score"],
+            "d_bleu": found["scores"][kind]["d_bleu"]["score"],
+            "p": tests[kind]["p_value"],
+        }
+        for kind in kinds
+    }
+    return rows | {"signature": found["scores"][kinds[0]]["s_bleu"]["signature"]}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Run directories, of models of sentences or of documents."""
+    sets: int = 360
+    """Closed contrastive sets; a multiple of 36 has every phenomenon at every distance equally often."""
+    debug: bool = False
+    """Show tracebacks."""
+
+
+GROUPS = {"1-4": range(1, 5), "5-8": range(5, 9), "9-12": range(9, 13)}
+
+
+def table(runs: dict[str, dict]) -> str:
+    """Markdown of `contrastive_accuracy` of each run: phenomena, distances in sentences, all."""
+    first = next(iter(next(iter(runs.values())).values()))
+    phenomena = [name for name in first if name not in ("all", "by_distance", "examples")]
+    lines = [["run", "context", *phenomena, *(f"distance {name}" for name in GROUPS), "all"]]
+    for run, kinds in runs.items():
+        for kind, cells in kinds.items():
+            distances = [
+                sum(cells["by_distance"][str(d)] for d in group) / len(group) for group in GROUPS.values()
+            ]
+            values = [*(cells[name] for name in phenomena), *distances, cells["all"]]
+            lines.append([run, kind, *(f"{value:.1f}" for value in values)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    rows = (" | ".join(cell.ljust(width) for cell, width in zip(line, widths)) for line in lines)
+    return "\n".join(f"| {row} |" for row in rows)
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+
+    def run() -> int:
+        prog = "python -m experiments.documents"
+        arguments = parsed(lambda: tyro.cli(Arguments, args=argv, prog=prog, description=__doc__), argv)
+        if not arguments.runs:
+            raise ConfigError("no run: give one or more run directories")
+        quiet()
+        found = {str(path): contrastive_accuracy(path, arguments.sets) for path in arguments.runs}
+        count = next(iter(found[str(arguments.runs[0])].values()))["examples"]
+        print(f"\nContrastive accuracy, per cent of {count} examples; without the context 50 is chance.\n")
+        print(table(found))
+        return 0
+
+    return guarded(run, debug="--debug" in argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

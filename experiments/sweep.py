@@ -1,0 +1,223 @@
+"""Trains and measures the trials of a sweep, one after the other; what is finished is skipped.
+
+    python -m experiments.sweep documents --runs DIR [--only PATTERN] [--seeds 1 2 3]
+
+The same command again continues: a trial that was interrupted goes on from its checkpoint, and those with a row
+in the ledger are not run again. Exit codes: 0 all finished, 2 a mistake to correct or a trial that failed, 42
+stopped because it was asked to (SIGTERM or Ctrl-C).
+"""
+
+import fnmatch
+import hashlib
+import importlib
+import json
+import logging
+import pkgutil
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from experiments import sweeps
+from experiments.ledger import Ledger
+from experiments.train import leaving_at_once
+from flaxnmt.commands import guarded, parsed, quiet
+from flaxnmt.config_io import nearest
+from flaxnmt.errors import ConfigError, RunError
+from flaxnmt.training.preemption import PREEMPTED
+
+log = logging.getLogger("experiments.sweep")
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training and what is measured of it.
+
+    Attributes:
+      name: within its sweep, without the seed; a directory and a row carry it.
+      config: of `experiments.configs`.
+      options: flags of `experiments.train`.
+      seed: of the training.
+      settings: what distinguishes the trial, as columns of the table.
+      after: name of the trial, of the same seed, from whose parameters it starts.
+    """
+
+    name: str
+    config: str
+    options: tuple[str, ...] = ()
+    seed: int = 1
+    settings: tuple[tuple[str, str | int | float], ...] = ()
+    after: str | None = None
+
+    @property
+    def directory(self) -> str:
+        return f"{self.name}-seed{self.seed}"
+
+    @property
+    def key(self) -> str:
+        """Name, seed, and a hash of what is trained: a trial that is changed is another one."""
+        what = json.dumps([self.config, self.options, self.seed, self.after])
+        return f"{self.directory}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
+
+    def command(self, runs: Path) -> list[str]:
+        """Arguments of `python -m experiments.train`."""
+        start = [] if self.after is None else ["--init-from", str(runs / f"{self.after}-seed{self.seed}")]
+        run = ["--run", str(runs / self.directory), "--seed", str(self.seed)]
+        return [self.config, *run, *start, *self.options]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Trials, in the order in which they are run, and the function that measures a finished run directory."""
+
+    trials: tuple[Trial, ...]
+    measure: Callable[[Path, Trial], dict]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    runs: Path
+    """Where run directories go; they may be removed when the sweep is finished."""
+    only: str = "*"
+    """Trials whose name matches this pattern, such as 'conditional*'."""
+    seeds: tuple[int, ...] | None = None
+    """Trials of these seeds alone."""
+    results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
+    """Where the ledger is kept."""
+    keep: bool = False
+    """Keep run directories of trials that others do not start from."""
+    dry_run: bool = False
+    """Say which trials are finished and which are not, and stop."""
+    debug: bool = False
+    """Show tracebacks."""
+
+
+def names() -> list[str]:
+    """All sweeps."""
+    return sorted(module.name for module in pkgutil.iter_modules(sweeps.__path__))
+
+
+def load(name: str) -> Sweep:
+    """The sweep of this name.
+
+    Raises:
+      ConfigError: if there is none, with the nearest name.
+    """
+    if name not in names():
+        raise ConfigError(f"no sweep {name!r}{nearest(name, names())}; there are {', '.join(names())}")
+    return importlib.import_module(f"experiments.sweeps.{name}").sweep
+
+
+def run(name: str, arguments: Arguments) -> int:
+    """Runs what is left of a sweep; its exit code."""
+    quiet()
+    sweep, ledger = load(name), Ledger(arguments.results / f"{name}.jsonl")
+    chosen = [trial for trial in sweep.trials if fnmatch.fnmatch(trial.name, arguments.only)]
+    if arguments.seeds is not None:
+        chosen = [trial for trial in chosen if trial.seed in arguments.seeds]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(trial.name for trial in sweep.trials))
+        raise ConfigError(f"no trial of {name} matches {arguments.only!r}; there are {known}")
+    finished = ledger.keys()
+    left = [trial for trial in chosen if trial.key not in finished]
+    log.info(
+        "%s: %d trials, %d finished, rows in %s", name, len(chosen), len(chosen) - len(left), ledger.path
+    )
+    if arguments.dry_run:
+        for trial in chosen:
+            log.info("%s %s", "todo    " if trial in left else "finished", trial.directory)
+        return 0
+    needed = {trial.after for trial in sweep.trials}
+    for number, trial in enumerate(left, 1):
+        began = time.monotonic()
+        log.info("%d of %d: %s", number, len(left), trial.directory)
+        code = train(trial, arguments.runs)
+        if code == PREEMPTED:
+            log.info("asked to stop: the same command continues with %s", trial.directory)
+            return PREEMPTED
+        if code:
+            raise RunError(f"{trial.directory}: training ended with exit code {code}; its log is above")
+        directory = arguments.runs / trial.directory
+        row = {"key": trial.key, "name": trial.name, "seed": trial.seed, **dict(trial.settings)}
+        ledger.add(row | describe(directory, trial) | sweep.measure(directory, trial))
+        log.info("%s: row written after %.1f minutes", trial.directory, (time.monotonic() - began) / 60)
+        if not arguments.keep and trial.name not in needed:
+            shutil.rmtree(directory)
+    return 0
+
+
+def describe(directory: Path, trial: Trial) -> dict:
+    """What a row says of its run, whatever is measured."""
+    from flaxnmt import open_run
+
+    opened = open_run(directory)
+    record, metrics = opened.record, opened.metrics
+    finished = next(row for row in reversed(metrics) if row.get("event") == "finished")
+    kept = ("parameters", "training_corpus", "training_pairs", "devices", "host", "versions")
+    return {
+        "command": " ".join(["python -m experiments.train", *trial.command(Path("RUNS"))]),
+        "steps": finished["step"],
+        "minutes": round(finished["minutes"], 2),
+        **{name: record[name] for name in kept},
+    }
+
+
+def train(trial: Trial, runs: Path) -> int:
+    """Trains in a process of its own; its exit code.
+
+    A signal that asks to stop is passed on; the answer is then PREEMPTED, even where it came too early to be heard.
+    """
+    process, asked = None, False
+
+    def stop(*_):
+        nonlocal asked
+        asked = True
+        if process is not None:
+            process.send_signal(signal.SIGTERM)
+
+    earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        process = subprocess.Popen([sys.executable, "-m", "experiments.train", *trial.command(runs)])
+        if asked:
+            process.send_signal(signal.SIGTERM)
+        code = process.wait()
+        return PREEMPTED if asked else code
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    with leaving_at_once():
+        return guarded(lambda: run(*parse(argv)), debug="--debug" in argv)
+
+
+def parse(argv: list[str]) -> tuple[str, Arguments]:
+    """Name of the sweep and arguments."""
+    if not argv or argv[0].startswith("-"):
+        print(f"{__doc__}\nSweeps: {', '.join(names())}")
+        raise SystemExit(0 if argv[:1] in (["-h"], ["--help"]) else 2)
+    return argv[0], parsed(
+        lambda: tyro.cli(
+            Arguments,
+            args=argv[1:],
+            prog=f"python -m experiments.sweep {argv[0]}",
+            description=__doc__,
+            config=(tyro.conf.DisallowNone, tyro.conf.FlagCreatePairsOff),
+        ),
+        argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

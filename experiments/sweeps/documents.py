@@ -1,0 +1,50 @@
+"""Which context models resolve what a sentence alone does not say: the embedded corpus, three seeds.
+
+Every model of documents starts from the sentence model of its seed and is trained for as many updates with the
+same number of tokens each. Measured: contrastive accuracy by phenomenon and distance, s-BLEU and d-BLEU, each with
+true, no, another document's and shuffled context.
+"""
+
+from pathlib import Path
+
+from experiments.documents import contrastive_accuracy, scores
+from experiments.sweep import Sweep, Trial
+
+SEEDS = (1, 2, 3)
+TEST = ("discourse:test:60",)
+
+KINDS = {
+    "whole document": ("--model.document.layers", "sentence", "document"),
+    "context": ("--model.document.layers", "sentence", "context", "--model.document.decoder-context"),
+    "heads": ("--model.document.layers", "sentence", "heads"),
+    "conditional": ("--model.document.layers", "sentence", "conditional"),
+    "hierarchical": ("--model.document.layers", "sentence", "hierarchical"),
+}
+
+CONCATENATION = {
+    "2-to-1": ("--data.previous", "1"),
+    "2-to-2": ("--data.previous", "1", "--data.previous-target"),
+}
+
+
+UPDATES = ("--max-steps", "2000")
+"""Of every model with context; forms of address are learned last, after about 1000 updates."""
+
+
+def _trials(seed: int) -> list[Trial]:
+    trials = [Trial("sentence", "discourse_demo", seed=seed)]
+    trials += [
+        Trial(name.replace(" ", "-"), "discourse_document", (*flags, *UPDATES), seed, after="sentence")
+        for name, flags in KINDS.items()
+    ]
+    trials += [
+        Trial(name, "discourse_demo", (*flags, *UPDATES), seed) for name, flags in CONCATENATION.items()
+    ]
+    return trials
+
+
+def measure(run: Path, trial: Trial) -> dict:
+    return {"contrastive": contrastive_accuracy(run), "scores": scores(run, TEST)}
+
+
+sweep = Sweep(tuple(trial for seed in SEEDS for trial in _trials(seed)), measure)

@@ -1,0 +1,141 @@
+"""A sweep in real processes: what is finished is skipped, what was stopped goes on, what failed is said."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import sweep
+from experiments.ledger import Ledger
+from experiments.sweep import Sweep, Trial
+from flaxnmt.training.metrics import read_metrics
+
+TINY = (
+    *"--train discourse:train:40 --dev discourse:dev:1 --data.tokenizer.vocab-size 300".split(),
+    *"--model.d-model 16 --model.encoder.layers 1 --model.decoder.layers 1".split(),
+    *"--data.batch-tokens 256 --data.buckets 1 --max-steps 4 --training.evaluate-every 4".split(),
+    *"--training.evaluate-translations 0 --training.metric loss --decoding.beam-size 1".split(),
+    # No test set.
+    "--data.test",
+)
+LONG = (*TINY, "--max-steps", "100000", "--training.log-every", "1", "--training.evaluate-every", "100000")
+
+
+def measure(run: Path, trial: Trial) -> dict:
+    assert (run / "parameters.npz").exists()
+    return {"measured": len(read_metrics(run)), "twice": 2 * trial.seed}
+
+
+def trial(name: str, options: tuple[str, ...] = TINY, **fields) -> Trial:
+    return Trial(name, "discourse_demo", options, settings=(("kind", name),), **fields)
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capfd, caplog):
+    """Exit code, log lines and rows of the command for these trials."""
+    monkeypatch.setenv("XLA_FLAGS", "")
+
+    def run(*trials: Trial, options: str = "", runs: str = "runs"):
+        monkeypatch.setattr(sweep, "load", lambda name: Sweep(trials, measure))
+        caplog.clear()
+        where = ["--runs", str(tmp_path / runs), "--results", str(tmp_path)]
+        code = sweep.main(["tiny", *where, *options.split()])
+        said = [record.getMessage() for record in caplog.records] + capfd.readouterr().err.splitlines()
+        return code, said, Ledger(tmp_path / "tiny.jsonl").rows()
+
+    return run
+
+
+def test_trials_are_measured_once_and_their_runs_removed(command, tmp_path):
+    trials = trial("first", seed=3), trial("second", after="first", seed=3)
+    code, said, rows = command(*trials)
+    assert code == 0, said
+    assert [row["name"] for row in rows] == ["first", "second"]
+    (first, second), hosts = rows, {row["host"] for row in rows}
+    assert first["twice"] == 6 and first["kind"] == "first" and first["steps"] == 4 and len(hosts) == 1
+    assert second["command"].startswith("python -m experiments.train discourse_demo --run RUNS/second-seed3")
+    assert "--init-from RUNS/first-seed3" in second["command"] and str(tmp_path) not in second["command"]
+    # Others start from the first.
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["first-seed3"]
+    # The ledger alone says what is finished; another seed, or another option, is another trial.
+    other = trial("second", seed=4), trial("second", (*TINY, "--model.dropout", "0.2"), after="first", seed=3)
+    assert command(*trials)[2] == rows
+    code, said, rows = command(*trials, *other, options="--dry-run", runs="elsewhere")
+    assert code == 0 and not (tmp_path / "elsewhere").exists() and len(rows) == 2
+    assert said[0].startswith("tiny: 4 trials, 2 finished, rows in")
+    assert [line.split() for line in said[1:5]] == [
+        ["finished", "first-seed3"], ["finished", "second-seed3"], ["todo", "second-seed4"],
+        ["todo", "second-seed3"],
+    ]  # fmt: skip
+    code, said, _ = command(*trials, *other, options="--dry-run --only f* --seeds 3 4")
+    assert said[0].startswith("tiny: 1 trials, 1 finished")
+
+
+def stop_when(moment) -> threading.Thread:
+    """Sends this process SIGTERM once the moment has come."""
+
+    def wait():
+        deadline = time.monotonic() + 60
+        while not moment() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(command, tmp_path):
+    run = tmp_path / "runs" / "long-seed1"
+    stopping = stop_when(lambda: any(row["kind"] == "train" for row in read_metrics(run)))
+    code, said, rows = command(trial("long", LONG))
+    stopping.join()
+    assert code == 42 and rows == []
+    assert any("asked to stop: the same command continues with long-seed1" in line for line in said)
+    assert any("asked to stop: saved at step" in line for line in said)
+    (stopped,) = (int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit())
+    # The same trial; that it may end soon is no change of what was learned.
+    code, said, rows = command(trial("long", (*LONG, "--max-steps", str(stopped + 2))))
+    assert code == 0 and any(f"continues {run} from step {stopped}" in line for line in said)
+    assert [row["steps"] for row in rows] == [stopped + 2]
+
+
+def test_a_stop_that_comes_too_early_to_be_heard_is_no_failure(command):
+    stopping = stop_when(lambda: getattr(signal.getsignal(signal.SIGTERM), "__name__", "") == "stop")
+    code, said, rows = command(trial("early"))
+    stopping.join()
+    assert code == 42 and rows == []
+    assert any("the same command continues with early-seed1" in line for line in said)
+
+
+def test_a_trial_that_fails_ends_the_sweep(command):
+    code, said, rows = command(
+        trial("broken", (*TINY, "--model.encoder.attention.heads", "5")), trial("next")
+    )
+    assert code == 2 and rows == []
+    assert "error: 5 heads do not divide d_model 16: change --model.encoder.attention.heads" in said
+    assert said[-1] == "error: broken-seed1: training ended with exit code 2; its log is above"
+
+
+def test_what_is_not_there_is_named(command):
+    assert command(trial("one"), options="--only two")[1][-1] == (
+        "error: no trial of tiny matches 'two'; there are one"
+    )
+
+
+def test_sweeps_are_listed_and_found(capsys, tmp_path):
+    assert sweep.main(["document", "--runs", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(
+        "error: no sweep 'document', did you mean 'documents'?; there are"
+    )
+    with pytest.raises(SystemExit) as end:
+        sweep.main([])
+    assert end.value.code == 2 and "Sweeps: documents" in capsys.readouterr().out
+    trials = sweep.load("documents").trials
+    assert len({trial.key for trial in trials}) == len({trial.directory for trial in trials}) == 24
+    known = {(trial.name, trial.seed) for trial in trials}
+    assert all((trial.after, trial.seed) in known for trial in trials if trial.after)
