@@ -14,7 +14,7 @@ TEST_ENV := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax \
 PYTEST := $(TEST_ENV) $(PY) -m pytest -q -n 2
 
 .PHONY: help venv install demo test test-all lint golden bench bench-training bench-decoding bench-data \
-	bench-peers-env wheel clean
+	bench-documents bench-peers-env wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1 \2/' | \
@@ -34,9 +34,11 @@ $(VENV)/.installed: setup.cfg pyproject.toml $(wildcard constraints-*.txt)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints-$$version.txt -e '.[dev]'
 	@touch $@
 
-demo: install  ## train on the generated corpus, then translate a sentence
+demo: install  ## train a model of sentences and one of documents on the generated corpus, compare them
 	$(PY) -m experiments.train discourse_demo --run $(RUN)
+	$(PY) -m experiments.train discourse_document --run $(RUN)-documents --init-from $(RUN)
 	echo "The dog sleeps in the garden." | $(VENV)/bin/flaxnmt translate --run $(RUN)
+	$(PY) -m experiments.documents $(RUN) $(RUN)-documents
 
 test: install  ## the fast tests
 	$(PYTEST) $(PYTEST_ARGS)
@@ -51,7 +53,7 @@ lint: install  ## ruff over everything
 golden: install  ## write the golden files of tests/golden anew; review the diff
 	$(PYTEST) -k golden --refresh-golden $(PYTEST_ARGS)
 
-bench: bench-training bench-decoding bench-data  ## all benchmarks, beside their peers
+bench: bench-training bench-decoding bench-data bench-documents  ## all benchmarks, beside their peers
 
 bench-training: install bench-peers-env  ## training speed
 	$(PY) -m experiments.benchmarks.training
@@ -61,6 +63,11 @@ bench-decoding: install bench-peers-env  ## beam search speed
 
 bench-data: install  ## reading, tokenising and batching speed
 	$(PY) -m experiments.benchmarks.data_throughput discourse
+
+bench-documents: install  ## attention over documents, and selection by a tree
+	$(PY) -m experiments.benchmarks.document_attention
+	$(PY) -m experiments.benchmarks.tree_selection
+	$(PY) -m experiments.benchmarks.complexity
 
 bench-peers-env: $(PEERS)/.installed  ## make an environment with the toolkits to compare with
 

@@ -32,16 +32,11 @@ def test_commands_are_understood(command):
     program, *arguments = shlex.split(command.partition("<")[0])
     if program == "python":
         parsed = train.parse(arguments[2:])
-        assert parsed.run and parsed.train and parsed.dev
+        data = parsed.resolved().data
+        assert parsed.run and data.train and data.dev
     else:
         assert program == "flaxnmt"
-        commands = {
-            "translate": cli.Translate,
-            "score": cli.Score,
-            "evaluate": cli.Evaluate,
-            "check-data": cli.CheckData,
-        }
-        tyro.cli(commands[arguments[0]], args=arguments[1:])
+        tyro.cli(cli.COMMANDS[arguments[0]], args=arguments[1:])
 
 
 def test_links_lead_to_files():

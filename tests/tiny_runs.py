@@ -1,5 +1,6 @@
 """Runs of a size for tests: a corpus of copied words on which a tiny model learns something in seconds."""
 
+import json
 import os
 import random
 import subprocess
@@ -18,8 +19,24 @@ TINY = (
     "--training.label-smoothing 0 --decoding.batch-size 8"
 ).split()
 
+TINY_DOCUMENTS = [
+    "discourse_document",
+    *TINY[1:],
+    *"--model.document.layers hierarchical --model.document.always-keep-own --model.document.count unit".split(),
+    *"--model.document.t 2 --data.rows-multiple 2 --data.max-sentences 6".split(),
+    *"--optimizer.schedule inverse_sqrt --training.evaluate-translations 5".split(),
+]
 
-def sentences(count: int, seed: int) -> list[str]:
+# Hardly trained: its scores and selections mean nothing, and their shapes and sums do.
+TINY_DISCOURSE = (
+    "discourse_document --train discourse:train:40 --dev discourse:dev:1 --test discourse:dev:1 "
+    "--model.d-model 16 --model.document.layers sentence hierarchical --model.document.t 2 --model.decoder.layers 1 "
+    "--data.tokenizer.vocab-size 300 --data.batch-tokens 1024 --data.buckets 1 --max-steps 6 "
+    "--training.evaluate-every 3 --training.log-every 2"
+).split()
+
+
+def sentences(count: int, seed: float) -> list[str]:
     """Lines of one to seven words."""
     draw = random.Random(seed)
     return [" ".join(draw.choices(WORDS, k=draw.randint(1, 7))) for _ in range(count)]
@@ -40,6 +57,27 @@ def write_corpus(directory: Path, seed: int = 0) -> list[str]:
             for file in files:
                 write_lines(file, sentences(count, number))
         options += [f"--{name}", *map(str, files)]
+    return options
+
+
+def document_line(texts: list[str]) -> str:
+    """A document whose target is its source, a paragraph for every two sentences, as a JSON line."""
+    parts = [texts[i : i + 2] for i in range(0, len(texts), 2)]
+    return json.dumps({"paragraphs": [{"src": part, "tgt": part} for part in parts]})
+
+
+def write_documents(directory: Path) -> list[str]:
+    """Like `write_corpus`: documents of up to six sentences as JSON lines; for evaluation all of one shape."""
+    directory.mkdir(parents=True, exist_ok=True)
+    options = []
+    for seed, (name, count) in enumerate({"train": 200, "dev": 3, "test": 3}.items()):
+        file = directory / f"{name}.jsonl"
+        if not file.exists():
+            draw = random.Random(seed)
+            fewest = 1 if name == "train" else 5
+            texts = [sentences(draw.randint(fewest, 6), seed=draw.random()) for _ in range(count)]
+            write_lines(file, [document_line(text) for text in texts])
+        options += [f"--{name}", str(file)]
     return options
 
 

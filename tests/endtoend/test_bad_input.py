@@ -10,6 +10,7 @@ import pytest
 from tiny_runs import TINY, sentences, start, write_corpus, write_lines
 
 from experiments import train
+from experiments.configs import load
 from flaxnmt import cli
 from flaxnmt.commands import guarded
 from flaxnmt.errors import DataError
@@ -193,7 +194,8 @@ def test_a_run_is_continued_only_by_its_own_configuration(capsys, trained):
         said
         == f"{trained.directory} was trained with another configuration ({changes}): give the same, or another --run directory"
     )
-    assert "training.max_steps: 1200 -> 9" in message(
+    steps = load("discourse_demo").training.max_steps
+    assert f"training.max_steps: {steps} -> 9" in message(
         capsys, train.main, *arguments, "--optimizer.schedule", "cosine", "--max-steps", 9
     )
     assert before == {

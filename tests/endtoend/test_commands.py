@@ -9,7 +9,7 @@ from tiny_runs import finish, sentences, start, write_lines
 from experiments import train
 from experiments.configs import load
 from flaxnmt.cli import main
-from flaxnmt.translation import Sampling
+from flaxnmt.translation.search import Sampling
 
 LONG = " ".join(["one two three four"] * 500)
 ODD_LINES = ["one two", "", "   ", "\t", LONG, "unheard-of words", "\N{NO-BREAK SPACE}", "ten"]

@@ -1,6 +1,5 @@
 """The same command again continues, and ends where an unbroken run ends, bit for bit."""
 
-import os
 import random
 import signal
 
@@ -42,7 +41,7 @@ def test_kills_and_stops_leave_no_trace(trained, tmp_path):
 def test_a_stop_before_the_first_update_asks_for_another_start():
     earlier = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as end, leaving_at_once():
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
     assert end.value.code == 42 and signal.getsignal(signal.SIGTERM) is earlier
 
 

@@ -1,0 +1,235 @@
+"""Models of documents, as a user trains and asks them: every line with the document around it."""
+
+import json
+import signal
+import time
+
+import numpy as np
+import pytest
+from interruptions import assert_same_run, completed, end_live
+from tiny_runs import TINY_DOCUMENTS, finish, sentences, start, write_lines
+
+from experiments import train
+from flaxnmt.cli import main
+from flaxnmt.data.documents import Document, Sentence
+
+# Of three, four and six sentences of up to seven words, so that few shapes are compiled.
+TEXTS = [sentences(count, seed=count) for count in (3, 6, 4)]
+LINES = ["", *TEXTS[0], "", *TEXTS[1], "", "  ", *TEXTS[2], ""]
+
+HERE = ["--data.rows-multiple", "8"]
+"""For a training in the process of the tests, which has eight devices."""
+
+
+def document(*paragraphs: list[str]) -> Document:
+    return Document(tuple(tuple(Sentence(text, text) for text in part) for part in paragraphs))
+
+
+def translated(run, tmp_path, lines: list[str], *options: str) -> list[str]:
+    """What the command writes of these lines."""
+    source, output = write_lines(tmp_path / "in", lines), tmp_path / "out"
+    files = ["--input", str(source), "--output", str(output)]
+    assert main(["translate", "--run", str(run.directory), *files, *options]) == 0
+    return output.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+@pytest.fixture(scope="module")
+def outputs(opened_documents):
+    """Of each document alone."""
+    return [opened_documents.translate_documents([document(text)])[0] for text in TEXTS]
+
+
+def test_a_model_of_sentences_is_where_it_starts(trained, opened, trained_documents, opened_documents):
+    assert f"35 of 45 parameters come from {trained.directory}; fresh: encoder/" in trained_documents.err
+    assert opened_documents.vocabularies.hash == opened.vocabularies.hash
+    (row,) = [row for row in opened_documents.metrics if row["kind"] == "test"]
+    assert row["bleu"]["score"] > 50
+
+
+def test_one_line_out_for_every_line_in(trained_documents, opened_documents, tmp_path, outputs):
+    found = translated(trained_documents, tmp_path, LINES)
+    assert found == ["", *outputs[0], "", *outputs[1], "", "", *outputs[2], ""]
+    assert opened_documents.translate(["", " "]) == ["", ""] and opened_documents.translate([]) == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_document_does_not_know_its_company(opened_documents, outputs, batch_size):
+    documents = [document(TEXTS[i]) for i in (1, 2, 0)]
+    found = opened_documents.translate_documents(documents, batch_size=batch_size)
+    assert found == [outputs[i] for i in (1, 2, 0)]
+
+
+def test_a_line_knows_its_document(opened_documents):
+    """The line and its place are the same, the rest of the document is not."""
+    others = [TEXTS[0], [*sentences(2, seed=30), TEXTS[0][2]]]
+    scores = opened_documents.translator.score_documents([document(text) for text in others])
+    assert abs(scores[0][2].log_prob - scores[1][2].log_prob) > 1e-4
+
+
+def test_paragraphs_are_another_document_than_documents(trained_documents, opened_documents, tmp_path):
+    lines = [*TEXTS[0], "", *TEXTS[0], "", "", *TEXTS[2]]
+    whole = [document(TEXTS[0], TEXTS[0]), document(TEXTS[2])]
+    first, second = opened_documents.translate_documents(whole)
+    expected = [*first[:3], "", *first[3:], "", "", *second]
+    assert translated(trained_documents, tmp_path, lines, "--paragraphs") == expected
+    values = [
+        [score.log_prob for score in opened_documents.score(lines, lines, paragraphs=paragraphs)]
+        for paragraphs in (True, False)
+    ]
+    apart = [
+        score.log_prob for found in opened_documents.translator.score_documents(whole) for score in found
+    ]
+    filled = [index for index, line in enumerate(lines) if line]
+    np.testing.assert_allclose(np.asarray(values[0])[filled], apart, atol=1e-4)
+    assert np.abs(np.subtract(*values))[:7].max() > 1e-3
+
+
+def test_piped_lines_wait_for_their_document_and_no_longer(trained_documents, tmp_path, outputs):
+    process = start("flaxnmt.cli", "translate", "--run", str(trained_documents.directory))
+    try:
+        for line in [*TEXTS[0], ""]:
+            for piece in (line[:3], f"{line[3:]}\n"):
+                process.stdin.write(piece)
+                process.stdin.flush()
+                # Longer than the command waits for more lines before it translates those that it has.
+                time.sleep(0.12)
+        answered = [process.stdout.readline() for _ in range(4)]
+        process.stdin.write("\n".join(TEXTS[2]))
+        process.stdin.flush()
+        process.stdin.buffer.write(b"\n\xff\n")
+        out, err = finish(process, code=2)
+    finally:
+        process.kill()
+    assert answered == [*(f"{text}\n" for text in outputs[0]), "\n"]
+    assert out.splitlines() == outputs[2]
+    assert err.startswith("error: <stdin>:9: invalid UTF-8")
+
+
+def test_a_document_that_is_too_long_is_cut_with_a_warning(opened_documents, caplog):
+    lines = sentences(9, seed=9)
+    found = opened_documents.translate(lines, batch_size=8)
+    assert len(found) == 9 and all(found)
+    warning = (
+        "1 of 1 documents have more than 6 sentences (up to 9) and are cut into 3 chunks with 2 sentences of "
+        "context at each cut"
+    )
+    assert [record.getMessage() for record in caplog.records] == [warning]
+    # The end of the document is translated with the sentences before it that its chunk holds, and no others.
+    alone = opened_documents.translate_documents([document(lines[4:])])[0]
+    assert found[6:] == alone[2:]
+
+
+def test_scores_are_those_of_the_search(trained_documents, opened_documents, tmp_path):
+    lines = LINES[1:-1]
+    found = opened_documents.hypotheses(lines, n_best=2)
+    for rank in (0, 1):
+        targets = [outputs[rank].text for outputs in found]
+        scores = opened_documents.score(lines, targets)
+        for line, outputs, score in zip(lines, found, scores, strict=True):
+            assert score.log_prob == pytest.approx(outputs[rank].log_prob, abs=1e-3)
+            assert score.tokens[:-1] == outputs[rank].tokens and bool(score.tokens) == bool(line.strip())
+    files = ["--source", write_lines(tmp_path / "s", lines), "--target", write_lines(tmp_path / "t", targets)]
+    command = ["score", "--run", trained_documents.directory, *files, "--output", tmp_path / "out"]
+    assert main(list(map(str, command))) == 0
+    written = [float(line) for line in (tmp_path / "out").read_text().splitlines()]
+    np.testing.assert_allclose(written, [score.log_prob for score in scores], atol=1e-4)
+
+
+def test_evaluation_of_documents(trained_documents, tmp_path, capsys, outputs):
+    def evaluate(*options) -> dict:
+        command = ["evaluate", "--run", trained_documents.directory, "--documents", *options]
+        assert main(list(map(str, command))) == 0
+        return json.loads(capsys.readouterr().out)
+
+    # With one wrong word, so that no score is perfect.
+    references = [[*text[:-1], f"{text[-1]} nine"] for text in TEXTS]
+    source = write_lines(tmp_path / "source", "\n\n".join(map("\n".join, TEXTS)).split("\n"))
+    target = write_lines(tmp_path / "target", "\n\n".join(map("\n".join, references)).split("\n"))
+    rows = [json.dumps({"paragraphs": [{"src": s, "tgt": t}]}) for s, t in zip(TEXTS, references)]
+    whole = write_lines(tmp_path / "documents.jsonl", rows)
+    scores = evaluate("--source", source, "--reference", target, "--output", tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "\n".join("".join(f"{s}\n" for s in text) for text in outputs)
+    assert scores["documents"] == 3 and scores["sentences"] == 13
+    assert 0 < scores["s_bleu"]["score"] < 100 and scores["s_bleu"]["score"] != scores["d_bleu"]["score"]
+    assert evaluate("--source", whole) == scores
+    found = evaluate("--source", whole, "--controls", "--samples", 50)
+    assert found["scores"].keys() == {"true", "none", "random", "shuffled"}
+    assert found["scores"]["true"] == {name: value for name, value in scores.items() if name != "run"}
+    assert found["significance"]["s_bleu"]["systems"]["none"]["p_value"] <= 1
+
+
+def test_contrasts_by_phenomenon_and_distance(trained_discourse, capsys):
+    command = ["contrast", "--run", str(trained_discourse.directory), "--set", "discourse:test:12"]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["true"]
+    cells = found["true"]
+    assert cells["overall"]["total"] == sum(cell["total"] for cell in cells["by_distance"].values()) == 40
+    assert main(command) == 0
+    title, head, *rows = capsys.readouterr().out.splitlines()
+    assert title == "true context" and head.split() == [
+        "phenomenon",
+        *cells["by_distance"],
+        "all",
+        "examples",
+    ]
+    (overall,) = [row.split() for row in rows if row.startswith("all ")]
+    assert overall[-2:] == [f"{cells['overall']['accuracy']:.1f}", str(cells["overall"]["total"])]
+
+
+@pytest.mark.slow
+def test_a_stop_leaves_no_trace(trained_documents, tmp_path):
+    run = tmp_path / "run"
+    code, err = end_live(trained_documents.arguments, run, lambda: completed(run) != [], signal.SIGTERM)
+    assert code == 42 and "Traceback" not in err
+    assert completed(run)[-1] < completed(trained_documents.directory)[-1]
+    finish(start("experiments.train", *trained_documents.arguments, "--run", str(run)))
+    assert_same_run(run, trained_documents.directory)
+
+
+@pytest.fixture
+def refused(trained_documents, capsys, tmp_path):
+    """The line that training says with these options added, which must leave no run behind."""
+
+    def run(options: str) -> str:
+        command = [*trained_documents.arguments, "--run", str(tmp_path / "run"), *HERE]
+        assert train.main([*command, *options.split()]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("error: ") and err.count("\n") == 1, err
+        assert not (tmp_path / "run" / "config.json").exists()
+        return err.removeprefix("error: ").rstrip("\n")
+
+    return run
+
+
+def test_models_of_documents_that_cannot_be_built(refused):
+    said = refused("--model.document.layers hierarchic")
+    assert "--model.document.layers" in said and "hierarchical" in said
+    said = refused("--model.document.layers sentence conditional")
+    assert said == (
+        "--model.document.layers names 2 layers and --model.encoder.layers is 1: name each of them, or one kind "
+        "for all"
+    )
+    two = "--model.encoder.layers 2 --model.document.layers sentence conditional"
+    assert refused(f"{two} --model.scan").startswith("--model.scan needs layers of one kind")
+    assert refused("--model.document.t 0").startswith("--model.document.t 0: a word selects at least 1")
+    said = refused("--model.document.layers heads --model.document.context-heads 5")
+    assert said.startswith("5 heads do not divide d_model 32: change --model.document.context-heads")
+    assert refused("--data.previous 1").startswith("--data.previous belongs to models of sentences")
+    assert refused("--data.previous-target").startswith("--data.previous 0: give the number of previous")
+    assert refused("--data.previous -1").startswith("--data.previous -1: give the number of previous")
+    assert refused("--model.encoder.attention.heads 0").startswith("0 heads do not divide d_model 32")
+    assert refused("--data.max-sentences 4").startswith("chunks of 4 sentences with 2 of context at each cut")
+    assert "holds fewer than 8 rows (rows_multiple) of 6 sentences" in refused("--data.batch-tokens 64")
+
+
+@pytest.mark.slow
+def test_a_corpus_without_documents_is_trained_on(tmp_path, caplog):
+    """Each line is a document of its own."""
+    files = [str(write_lines(tmp_path / name, sentences(60, seed=4))) for name in ("source", "target")]
+    corpora = [word for name in ("--train", "--dev", "--test") for word in (name, *files)]
+    limits = (
+        "--max-steps 2 --training.evaluate-every 2 --decoding.beam-size 1 --decoding.batch-size 64".split()
+    )
+    assert train.main([*TINY_DOCUMENTS, *corpora, *limits, *HERE, "--run", str(tmp_path / "run")]) == 0
+    assert "60 pairs in 1 batches an epoch of rows x (sentences, words) 64 x (1, 8)" in caplog.text
