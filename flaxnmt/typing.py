@@ -11,5 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
 Params = Any
 PyTree = Any
+Count = int | Array
+"""A number of rows, or one for each example; FLOPs follow from either."""
 
-__all__ = ["Array", "Bool", "Float", "Int", "PRNGKeyArray", "Params", "PyTree", "UInt"]
+__all__ = ["Array", "Bool", "Count", "Float", "Int", "PRNGKeyArray", "Params", "PyTree", "UInt"]

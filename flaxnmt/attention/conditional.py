@@ -11,10 +11,10 @@ from flaxnmt.attention.dispatch import conditional_attention
 from flaxnmt.attention.dot_product import attend, attention_scores
 from flaxnmt.attention.multihead import MultiHeadAttention
 from flaxnmt.attention.selection import Selection, select_sentences
+from flaxnmt.layers.active import if_any
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.layers.initializers import partitioned, projection
-from flaxnmt.sharding import constrain
-from flaxnmt.typing import Array, Bool, Float
+from flaxnmt.typing import Array, Bool, Count, Float
 
 DISPATCH_PAYS = 4
 """Sentences of a document over selected ones from which on dispatching is the faster form (measured on CPU)."""
@@ -98,13 +98,13 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
     def _word_keys(self, memory: Float[Array, "B N M D"], context: Context) -> KeyValues:
         """Keys and values [B, H, N, M, K] of the words of every sentence."""
         batch, sentences, words, d_model = memory.shape
-        flat = MultiHeadAttention.keys(self, memory.reshape(batch, -1, d_model), context)
+        flat = MultiHeadAttention.keys(self, memory.reshape(batch, -1, d_model), context.of_documents(batch))
         return jax.tree.map(lambda x: x.reshape(*x.shape[:2], sentences, words, x.shape[-1]), flat)
 
     def keys(self, memory: Float[Array, "B N M D"], context: Context) -> DocumentKeys:
         mask = jnp.ones(memory.shape[:-1], bool) if context.key_mask is None else context.key_mask
         words = self._word_keys(memory, context)
-        sentence_key = self._heads(self.sentence_encoder(memory, mask), self.w_selector_key)
+        (sentence_key,) = self._heads(self.sentence_encoder(memory, mask), self.w_selector_key)
         return DocumentKeys(words.key, words.value, mask, sentence_key)
 
     def _dispatches(self, sentences: int) -> bool:
@@ -123,29 +123,30 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
         self, x: Float[Array, "B L D"], shared: Any, selection: Selection, context: Context
     ) -> Float[Array, "B L D"]:
         """Eq. 7 and the output projection, for any selection and shared keys with `key`, `value` and `mask`."""
-        query, dispatched = self._heads(x, self.w_query), self._dispatches(shared.mask.shape[1])
+        (query,) = self._heads(x, self.w_query, active=context.active)
+        dispatched = self._dispatches(shared.mask.shape[1])
         attention = conditional_attention if dispatched else conditional_attention_dense
         inputs = (query, shared.key, shared.value, shared.mask, selection)
         if context.deterministic or not self.dropout:
-            y = attention(*inputs)
+            y = if_any(context.active, attention, *inputs)
         else:
             ones = jnp.ones((*selection.index.shape, shared.mask.shape[-1]))
             keep = self.weights_dropout(ones, deterministic=False) > 0
             y = attention(*inputs, keep) / (1 - self.dropout)
-        y = jnp.einsum("bhqk,hkd->bqd", y, self.w_out.astype(self.dtype))
-        return constrain(y, "batch", "length", "activation")
+        return self._output(y, context.active)
 
     def rows(self, x: Float[Array, "*rows D"], shared: DocumentKeys, context: Context):
         """(an output of the shape of x, `Selection` of the L rows of each document or None)."""
         batch, sentences, _ = shared.mask.shape
         flat = x.reshape(batch, -1, x.shape[-1])
-        selector = self._heads(flat, self.w_selector_query)
+        context = context.of_documents(batch)
+        (selector,) = self._heads(flat, self.w_selector_query, active=context.active)
         own = self._own(flat.shape[1], sentences)
         selection = select_sentences(selector, shared.sentence_key, shared.mask.any(-1), self.t, own)
         y = self._look(flat, shared, selection, context)
         return y.reshape(x.shape), selection if context.capture else None
 
-    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
         """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences.
 
         The dispatched form without the padding of its blocks.

@@ -1,12 +1,14 @@
 """Context attention: from every word to the encodings of the sentences around it (Trankova et al. 2024, section 2)."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
 from flaxnmt.attention.multihead import MultiHeadAttention
 from flaxnmt.layers.context import Context, KeyValues
-from flaxnmt.typing import Array, Bool, Float, PyTree
+from flaxnmt.typing import Array, Bool, Count, Float, PyTree
 
 
 def other_sentences(rows: int, sentences: int) -> Bool[Array, "Q N"]:
@@ -44,6 +46,9 @@ class ContextAttention(MultiHeadAttention, kw_only=True):
         documents, as many for each sentence.
     """
 
+    # Keys are those of sentences, not of the rows of the memory.
+    gates_keys: ClassVar[bool] = False
+
     sentence_encoder: nn.Module
     own: bool = True
 
@@ -59,12 +64,12 @@ class ContextAttention(MultiHeadAttention, kw_only=True):
         seen = shared.mask[:, None]
         if not self.own:
             seen = seen & other_sentences(flat.shape[1], shared.mask.shape[1])
-        over = Context(visible=seen, deterministic=context.deterministic, capture=context.capture)
+        over = context.of_documents(len(flat)).replace(visible=seen, key_mask=None)
         y, weights = super().rows(flat, shared, over)
         y = jnp.where(seen.any(-1, keepdims=True), y, 0)
         return y.reshape(x.shape), None if weights is None else jnp.where(seen[:, None], weights, 0)
 
-    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
         """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences."""
         encoding = self.sentence_encoder.flops(sentences, keys // sentences)
         shared, rows = super().flops(d_model, queries, sentences)
@@ -94,14 +99,15 @@ class ContextHeads(MultiHeadAttention, kw_only=True):
     context: ContextAttention
 
     def keys(self, memory: Float[Array, "B N M D"], context: Context) -> WordsAndSentences:
-        return WordsAndSentences(super().keys(memory, context), self.context.keys(memory, context))
+        whole = context.replace(active=None, key_gate=None)
+        return WordsAndSentences(super().keys(memory, context), self.context.keys(memory, whole))
 
     def rows(self, x: Float[Array, "B N Q D"], shared: WordsAndSentences, context: Context):
         y, words = super().rows(x, shared.words, context)
         z, sentences = self.context.rows(x, shared.sentences, context)
         return y + z, WordsAndSentences(words, sentences) if context.capture else None
 
-    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
         """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences."""
         shared, rows = super().flops(d_model, queries, keys, sentences)
         context_shared, context_rows = self.context.flops(d_model, queries, keys, sentences)

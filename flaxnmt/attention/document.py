@@ -2,7 +2,7 @@
 
 from flaxnmt.attention.multihead import MultiHeadAttention
 from flaxnmt.layers.context import Context, KeyValues
-from flaxnmt.typing import Array, Float
+from flaxnmt.typing import Array, Count, Float
 
 
 class DocumentAttention(MultiHeadAttention):
@@ -13,17 +13,13 @@ class DocumentAttention(MultiHeadAttention):
 
     def keys(self, memory: Float[Array, "B N M D"], context: Context) -> KeyValues:
         batch, _, _, d_model = memory.shape
-        return super().keys(memory.reshape(batch, -1, d_model), context)
+        return super().keys(memory.reshape(batch, -1, d_model), context.of_documents(batch))
 
     def rows(self, x: Float[Array, "*rows D"], shared: KeyValues, context: Context):
         batch = shared.key.shape[0]
-        flat = Context(
-            key_mask=None if context.key_mask is None else context.key_mask.reshape(batch, -1),
-            deterministic=context.deterministic,
-            capture=context.capture,
-        )
-        y, weights = super().rows(x.reshape(batch, -1, x.shape[-1]), shared, flat)
+        flat = x.reshape(batch, -1, x.shape[-1])
+        y, weights = super().rows(flat, shared, context.of_documents(batch))
         return y.reshape(x.shape), weights
 
-    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
         return super().flops(d_model, queries, keys)

@@ -20,7 +20,7 @@ from flaxnmt.attention.tree import (
     tree_path,
 )
 from flaxnmt.layers.context import Context, KeyValues
-from flaxnmt.typing import Array, Bool, Float, Int
+from flaxnmt.typing import Array, Bool, Count, Float, Int
 
 
 def select_dense(
@@ -86,7 +86,7 @@ class HierarchicalAttention(ConditionalAttention, kw_only=True):
         mask = jnp.ones(memory.shape[:-1], bool) if context.key_mask is None else context.key_mask
         words = self._word_keys(memory, context)
         nodes, masks = construct_tree(self.sentence_encoder(memory, mask), mask.any(-1), self.merge)
-        node_keys = self._heads(jnp.concatenate(nodes, axis=1), self.w_selector_key)
+        (node_keys,) = self._heads(jnp.concatenate(nodes, axis=1), self.w_selector_key)
         ends = np.cumsum(level_sizes(sentences))[:-1]
         return TreeKeys(words.key, words.value, mask, tuple(jnp.split(node_keys, ends, axis=2)), masks)
 
@@ -95,7 +95,9 @@ class HierarchicalAttention(ConditionalAttention, kw_only=True):
         batch, sentences, _ = shared.mask.shape
         flat = x.reshape(batch, -1, x.shape[-1])
         select = traverse if self._dispatches(sentences) else select_dense
-        selector, own = self._heads(flat, self.w_selector_query), self._own(flat.shape[1], sentences)
+        context = context.of_documents(batch)
+        (selector,) = self._heads(flat, self.w_selector_query, active=context.active)
+        own = self._own(flat.shape[1], sentences)
         tree = (shared.node_keys, shared.node_masks)
         selection = select(selector, *tree, self.t, self.by, self.count_copies, own)
         y = self._look(flat, shared, selection, context).reshape(x.shape)
@@ -104,7 +106,7 @@ class HierarchicalAttention(ConditionalAttention, kw_only=True):
         path = tree_path(selector, shared.node_keys, selection)
         return y, TracedSelection(selection.index, selection.relevance, selection.valid, path)
 
-    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
         """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences."""
         words, nodes = keys // sentences, sum(level_sizes(sentences))
         encoding = self.sentence_encoder.flops(sentences, words) + self.merge.flops(nodes - sentences, 2)

@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 
@@ -19,8 +20,13 @@ class Context:
       key_positions: [B or 1, L], index of each key.
       visible: [*B, Q, L], True where a query may look at a key, beside what the other fields say.
       causal: a query looks only at keys whose position is not above its own.
-      deterministic: no dropout.
-      capture: report attention weights.
+      active: [*B, Q] in `rows` or [*B, L] in `keys`, True where a result is wanted; None where all are. Elsewhere a
+        sub-layer may leave out its work: keys and values are zeros there, and outputs are not looked at.
+      key_gate: [*B, L], a factor of the keys and values of each row of the memory; None for 1.
+      gate_noise: scale of the noise on gates; None for none.
+      deterministic: no dropout, and gates are decisions.
+      skip: rows that a gate decides against are not computed, in place of being multiplied by 0.
+      capture: report attention weights and gates.
     """
 
     query_mask: Bool[Array, "*B Q"] | None = None
@@ -28,8 +34,12 @@ class Context:
     query_positions: Int[Array, "#B Q"] | None = None
     key_positions: Int[Array, "#B L"] | None = None
     visible: Bool[Array, "*B Q L"] | None = None
+    active: Bool[Array, "*B R"] | None = None
+    key_gate: Float[Array, "*B L"] | None = None
+    gate_noise: Float[Array, ""] | None = None
     causal: bool = struct.field(pytree_node=False, default=False)
     deterministic: bool = struct.field(pytree_node=False, default=True)
+    skip: bool = struct.field(pytree_node=False, default=False)
     capture: bool = struct.field(pytree_node=False, default=False)
 
     def attention_mask(self) -> Bool[Array, "*#B 1 #Q L"] | None:
@@ -43,6 +53,22 @@ class Context:
             masks.append(self.key_positions[..., None, None, :] <= self.query_positions[..., None, :, None])
         return functools.reduce(jnp.logical_and, masks) if masks else None
 
+    def of_documents(self, batch: int) -> "Context":
+        """What holds of each row and key, with those of a document in one line: [B, -1] in place of [B, N, M]."""
+
+        def flat(rows):
+            return None if rows is None else rows.reshape(batch, -1)
+
+        return Context(
+            query_mask=flat(self.query_mask),
+            key_mask=flat(self.key_mask),
+            active=flat(self.active),
+            key_gate=flat(self.key_gate),
+            deterministic=self.deterministic,
+            skip=self.skip,
+            capture=self.capture,
+        )
+
 
 @struct.dataclass
 class KeyValues:
@@ -53,16 +79,72 @@ class KeyValues:
 
 
 @struct.dataclass
+class Use:
+    """What a gated block reports of one forward pass.
+
+    Attributes:
+      used: FLOPs of each example that its gates let through, in expectation where they are soft; the networks that
+        control them are part of it.
+      full: FLOPs of each example with all gates open, without those networks.
+      gates: of each row, by name, [*B, Q, m]; None unless captured.
+      captured: what its sub-layer captured, or None.
+    """
+
+    used: Float[Array, " B"]
+    full: Float[Array, " B"]
+    gates: dict[str, Float[Array, "*B Q m"]] | None = None
+    captured: PyTree = None
+
+
+@struct.dataclass
 class Aux:
-    """What a block reports beside its output.
+    """What a stack reports beside its output.
 
     Attributes:
       maps: by the name of the stack what its layers captured: a dictionary by the name of the block, such as
         attention weights [*B, H, Q, L], for each layer in a tuple, or, if scanned, stacked on a leading axis.
         Empty unless captured.
+      gates: likewise, of gated blocks.
+      used: FLOPs of each example that gates let through, and...
+      full: ...those of all that they could; None where no block is gated.
     """
 
     maps: dict[str, PyTree] = struct.field(default_factory=dict)
+    gates: dict[str, PyTree] = struct.field(default_factory=dict)
+    used: Float[Array, " B"] | None = None
+    full: Float[Array, " B"] | None = None
+
+    def use(self, examples: int) -> Float[Array, " B"]:
+        """Share of the full computation of each example that was used, 1 where nothing is gated."""
+        if self.used is None:
+            return jnp.ones(examples)
+        return self.used / jnp.maximum(self.full, 1)
+
+    @classmethod
+    def of(cls, stack: str, layers: PyTree, capture: bool) -> "Aux":
+        """From what the blocks of each layer of a stack reported."""
+
+        def each(of_use, of_other):
+            is_use = lambda out: isinstance(out, Use)  # noqa: E731
+            return jax.tree.map(
+                lambda out: of_use(out) if is_use(out) else of_other(out), layers, is_leaf=is_use
+            )
+
+        uses = [
+            out
+            for out in jax.tree.leaves(layers, is_leaf=lambda out: isinstance(out, Use))
+            if isinstance(out, Use)
+        ]
+        # A scanned stack has reported all its layers at once, on a leading axis.
+        used, full = (
+            sum(work.reshape(-1, work.shape[-1]).sum(0) for work in works) if works else None
+            for works in ([use.used for use in uses], [use.full for use in uses])
+        )
+        if not capture:
+            return cls(used=used, full=full)
+        maps = each(lambda use: use.captured, lambda out: out)
+        gates = each(lambda use: use.gates, lambda out: None)
+        return cls({stack: maps}, {stack: gates} if uses else {}, used, full)
 
 
 def positions_of(shape: tuple[int, ...]) -> Int[Array, "1 length"]:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from flax import linen as nn
 
 from flaxnmt.layers.context import Context
-from flaxnmt.typing import Array, Float
+from flaxnmt.typing import Array, Count, Float
 
 
 class SubLayer(nn.Module):
@@ -16,10 +16,12 @@ class SubLayer(nn.Module):
     decoder cache the shared part.
 
     Attributes:
-      rowwise: whether `rows` may be called on any subset of the query rows.
+      rowwise: whether `rows` may be called on any subset of the query rows, so that `Context.active` saves work.
+      gates_keys: whether `keys` has a key and value for each row of the memory, which `Context.key_gate` scales.
     """
 
     rowwise: ClassVar[bool] = True
+    gates_keys: ClassVar[bool] = False
 
     def keys(self, memory: Float[Array, "*A L D"], context: Context) -> Any:
         """The shared part, over all rows of `memory`; None where there is none."""
@@ -32,7 +34,7 @@ class SubLayer(nn.Module):
     def __call__(self, x: Float[Array, "*B Q D"], memory: Float[Array, "*A L D"], context: Context):
         return self.rows(x, self.keys(memory, context), context)[0]
 
-    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
         """Multiply-adds counted as 2 of (shared part, per-row part) for one example, forward pass.
 
         Of a document queries and keys are those of all its sentences, which have as many each.
