@@ -9,6 +9,8 @@ from typing import Literal
 
 from flaxnmt.models.config import Seq2SeqConfig
 
+Boundaries = Literal["true", "jittered", "fixed"]
+
 
 @dataclass(frozen=True)
 class TokenizerConfig:
@@ -49,6 +51,9 @@ class DataConfig:
     """Sentences of a document that a model of documents sees together; longer documents are cut."""
     overlap: int = 2
     """Sentences of context on either side of such a cut."""
+    boundaries: Boundaries = "true"
+    """Where the encoder of a model of documents sees sentences end: where they do, `jittered` around there, or at
+    `fixed` lengths. The decoder still looks at the words of its own sentence."""
     previous: int = 0
     """Previous sentences that are put before each source sentence, with a break symbol between them."""
     previous_target: bool = False
@@ -86,6 +91,28 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True)
+class BudgetLossConfig:
+    """How a model with gates (`model.budget`) is made to keep to its budgets (Bapna et al. 2020)."""
+
+    weight: float = 1.0
+    """Weight of the budget loss beside the loss of a target token."""
+    normaliser: Literal["budget", "total"] = "budget"
+    """The difference between use and budget is divided by the budget, or by the full computation."""
+    two_sided: bool = True
+    """Less than the budget costs, too."""
+    per_sequence: bool = False
+    """The budget holds for each sequence by itself, in place of all sequences of a batch together."""
+    joint: bool = False
+    """Half of the sequences have the full budget on both sides; else half do on each side by itself."""
+    noise_start: float = 0.0
+    """Scale of the noise on gates at the first update."""
+    noise_end: float = 5.0
+    """Scale from `noise_steps` on; it grows in a line."""
+    noise_steps: int | None = None
+    """Updates until the noise is at its end; --max-steps if None."""
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """How long, how often, what is kept."""
 
@@ -95,7 +122,11 @@ class TrainingConfig:
     max_epochs: int | None = None
     max_minutes: float | None = None
     """Wall minutes of training over all continuations of the run."""
+    freeze: tuple[str, ...] = ()
+    """Parameters that keep the values they start with: beginnings of their paths, such as encoder/stack/layers_0,
+    patterns, such as */attention, or `initialised`, all that come from --init-from."""
     label_smoothing: float = 0.1
+    budget: BudgetLossConfig = field(default_factory=BudgetLossConfig)
     loss_chunk: int | None = 1024
     """On one device, target positions whose logits are in memory at a time; None, or several devices: all."""
     accumulate: int = 1

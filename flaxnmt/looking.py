@@ -3,6 +3,7 @@
 Data first, as arrays and lists; `draw_selection` makes a picture of it.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -17,6 +18,8 @@ from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import TokenArray
 from flaxnmt.data.tokenizers import EOS
 from flaxnmt.errors import ConfigError
+from flaxnmt.gates.budget import find_budget
+from flaxnmt.models.seq2seq import PAD
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.translator import Translator
 
@@ -55,6 +58,60 @@ def of_sentence(translator: Translator, source: str, target: str) -> dict[str, A
     return dict(zip(("source", "target"), names)) | {name: np.asarray(m)[:, 0] for name, m in maps.items()}
 
 
+def of_gates(
+    translator: Translator,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    budget: float | Sequence[float] | None = None,
+) -> list[dict[str, Any]]:
+    """How much each gate lets through, over all tokens of these lines, and whether it depends on the token.
+
+    Returns:
+      for each gate `stack`, `layer`, `block`, `gate` (`rows`, or `keys` for those of keys and values), `part` (of a
+      feed-forward network), `on`, the share of tokens for which it is open, and `mixed`, the share of lines in which
+      it is open for some tokens and closed for others.
+
+    Raises:
+      ConfigError: for a model of documents, one without gates, or a budget that it was not trained for.
+    """
+    model, vocabularies = translator.model, translator.vocabularies
+    if model.config.is_document:
+        raise ConfigError("this is a model of documents: the use of gates is counted over lines")
+    place = find_budget(model.config.budgets, model.config.budgets[:1] and 1.0 if budget is None else budget)
+    ids = []
+    for tokenizer, lines in ((vocabularies.source, sources), (vocabularies.target, targets)):
+        tokens = TokenArray.from_lists(tokenizer.encode(list(lines)))
+        ids.append(jnp.asarray(tokens.padded(np.arange(len(tokens)), int(tokens.lengths.max()))))
+
+    def capture(model, source, target):
+        encoded, encoder = model.encode(source, capture=True, budget=jnp.full(len(source), place))
+        _, decoder = model.decode(encoded, target, capture=True)
+        return encoder.gates | decoder.gates
+
+    found = jax.jit(partial(translator.model.apply, method=capture))({"params": translator.params}, *ids)
+    source, target = (np.asarray(side != PAD) for side in ids)
+    rows = []
+    for stack, layers in found.items():
+        count = getattr(model.config, stack).layers
+        if model.config.scan:
+            layers = [jax.tree.map(itemgetter(i), layers) for i in range(count)]
+        for number, layer in enumerate(layers):
+            for block, gates in layer.items():
+                for gate, values in gates.items():
+                    of_source = stack == "encoder" or (gate == "keys" and block != "attention")
+                    mask = source if of_source else target
+                    for part, on in enumerate(np.moveaxis(np.asarray(values), -1, 0)):
+                        lengths, open_ = mask.sum(1), on.sum(1)
+                        rows.append(
+                            {
+                                "stack": stack, "layer": number, "block": block, "gate": gate, "part": part,
+                                "on": float(open_.sum() / lengths.sum()),
+                                "mixed": float(((open_ > 0) & (open_ < lengths)).mean()),
+                            }
+                        )  # fmt: skip
+    return rows
+
+
 def of_document(translator: Translator, document: Document) -> dict[str, Any]:
     """What each layer of the encoder of a document model looks at.
 
@@ -78,7 +135,10 @@ def of_document(translator: Translator, document: Document) -> dict[str, Any]:
     def capture(model, source, paragraphs):
         return model.encode(source, capture=True, paragraphs=paragraphs)[1].maps["encoder"]
 
-    batch = jnp.asarray(ids)[None], jnp.asarray(paragraphs, jnp.int32)[None]
+    # As the model reads it, which may be cut elsewhere.
+    read = translator.boundaries({"source": ids[None], "paragraph": paragraphs.astype(np.int32)[None]})
+    (ids,) = read["source"]
+    batch = jnp.asarray(read["source"]), jnp.asarray(read["paragraph"])
     look = jax.jit(partial(translator.model.apply, method=capture))
     layers = look({"params": translator.params}, *batch)
     if translator.model.config.scan:

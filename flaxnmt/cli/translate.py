@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flaxnmt.cli.files import writer
+from flaxnmt.errors import ConfigError
 
 BATCHES_A_BLOCK = 16
 """Lines are sorted by length within as many batches as this."""
@@ -38,6 +39,10 @@ class Translate:
     """Most tokens of a translation; by default it follows the source length."""
     prefix: Path | None = None
     """A file with what each translation must begin with, one line a line."""
+    budget: str | None = None
+    """Share of the full computation, or one each of encoder and decoder: 0.5, or 1.0,0.25. The largest by default."""
+    used: Path | None = None
+    """With budgets: keep here the shares that each translation used, "encoder decoder" on its line."""
     sample: bool = False
     """Draw translations at random in place of searching for the best."""
     temperature: float = 1.0
@@ -55,10 +60,13 @@ class Translate:
         from flaxnmt import open_run
         from flaxnmt.data.blocks import read_blocks, whole_documents
         from flaxnmt.data.readers import read_source
+        from flaxnmt.gates.budget import parse_budget
         from flaxnmt.translation.search import Sampling
 
         prefixes = list(read_source(self.prefix)) if self.prefix else None
         run = open_run(self.run)
+        if self.used and not run.config.model.budgets:
+            raise ConfigError(f"{self.run}: a model without budgets always uses all: leave --used out")
         block = BATCHES_A_BLOCK * (self.batch_size or run.config.decoding.batch_size)
         blocks = read_blocks(self.input or sys.stdin, max(block, 1))
         sampling = Sampling(self.temperature, self.top_k, self.top_p, self.seed) if self.sample else None
@@ -66,15 +74,20 @@ class Translate:
             beam_size=self.beam_size, length_penalty=self.length_penalty, batch_size=self.batch_size,
             n_best=1 if self.n_best is None else self.n_best,
             min_length=self.min_length, max_length=self.max_length, sampling=sampling,
+            budget=None if self.budget is None else parse_budget(self.budget),
         )  # fmt: skip
         if prefixes is not None:
             blocks = [[line for block in blocks for line in block]]
             options["prefixes"] = prefixes
         if run.translator.by_document:
             blocks = whole_documents(blocks, self.paragraphs)
+        sources, outputs = [], []
+        if self.used:
+            blocks = (sources.extend(block) or block for block in blocks)
         results = run.translator.stream(blocks, paragraphs=self.paragraphs, **options)
         with writer(self.output) as out:
             for number, hypotheses in enumerate(results, start=1):
+                outputs += [hypotheses[0].text] if self.used else []
                 if self.n_best is None:
                     out.write(f"{hypotheses[0].text}\n")
                 else:
@@ -83,4 +96,10 @@ class Translate:
                             f"{number} ||| {found.text} ||| {found.score:.4f} ||| {found.log_prob:.4f}\n"
                         )
                 out.flush()
+        if self.used:
+            scores = run.translator.score(
+                sources, outputs, self.batch_size, self.paragraphs, options["budget"]
+            )
+            with writer(self.used) as out:
+                out.writelines(" ".join(f"{share:.4f}" for share in found.use) + "\n" for found in scores)
         return 0

@@ -9,7 +9,7 @@ from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned
 from flaxnmt.layers.sublayer import SubLayer
-from flaxnmt.typing import Array, Float
+from flaxnmt.typing import Array, Count, Float
 
 Norm = Literal["pre", "post", "none"]
 
@@ -83,3 +83,7 @@ class Block(nn.Module):
         cache = write(cache, self.sublayer.keys(h, context))
         y, _ = self.sublayer.rows(h, cache, context)
         return self._after(x, y, context), cache
+
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> Count:
+        """Multiply-adds counted as 2 for one example, as `SubLayer.flops`."""
+        return sum(self.sublayer.flops(d_model, queries, keys, sentences))

@@ -39,6 +39,15 @@ def hash_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array,
     return _lowbias32(counter, second)
 
 
+def hash_normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """Independent draws from N(0, 1), float32, from the bits of `hash_bits`.
+
+    The middle of one of 2^23 equal intervals of (0, 1), through the inverse of the normal distribution.
+    """
+    bits = hash_bits(jax.random.key_data(key).reshape(-1), shape) >> 9
+    return jax.scipy.special.ndtri((bits.astype(jnp.float32) + 0.5) / 2**23)
+
+
 def _scaled(x, key, rate):
     keep = hash_bits(key, x.shape) >= jnp.uint32(round(rate * 2**32))
     return jnp.where(keep, x * jnp.asarray(1 / (1 - rate), x.dtype), jnp.zeros((), x.dtype))

@@ -39,7 +39,7 @@ class TokenTable(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token embedding plus position embedding, then dropout.
+    """Token embedding plus position embedding, and what else is to be added, then dropout.
 
     Attributes:
       tokens: the table, possibly shared with other embeddings.
@@ -55,9 +55,17 @@ class Embedding(nn.Module):
         self.sum_dropout = Dropout(self.dropout)
 
     def __call__(
-        self, ids: Int[Array, "*B L"], positions: Int[Array, "..."], deterministic: bool
+        self,
+        ids: Int[Array, "*B L"],
+        positions: Int[Array, "..."],
+        deterministic: bool,
+        marks: Float[Array, "*A D"] | None = None,
     ) -> Float[Array, "*B L D"]:
+        """`marks` are added to every token of an example [B, D], or of a sentence of it [B, N, D]."""
         x = self.tokens.embed(ids)
+        if marks is not None:
+            between = (1,) * (x.ndim - marks.ndim)
+            x = x + marks.reshape(*marks.shape[:-1], *between, marks.shape[-1])
         if self.positions is not None:
             x = x + self.positions(positions).astype(x.dtype)
         x = self.sum_dropout(x, deterministic)

@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxnmt.layers.active import on_active
 from flaxnmt.layers.context import Context
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned, projection
+from flaxnmt.layers.linear import linear
 from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.sharding import constrain
-from flaxnmt.typing import Array, Float
+from flaxnmt.typing import Array, Count, Float
 
 
 class FeedForward(SubLayer):
@@ -45,9 +47,14 @@ class FeedForward(SubLayer):
         w_in, b_in, w_out, b_out = (
             w.astype(self.dtype) for w in (self.w_in, self.b_in, self.w_out, self.b_out)
         )
-        hidden = constrain(jax.nn.relu(x.astype(self.dtype) @ w_in + b_in), "batch", ..., "length", "mlp")
-        y = self.hidden_dropout(hidden, context.deterministic) @ w_out + b_out
-        return constrain(y, "batch", ..., "length", "activation"), None
 
-    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
+        def network(x):
+            hidden = jax.nn.relu(linear(x.astype(self.dtype), w_in) + b_in)
+            hidden = constrain(hidden, "batch", ..., "length", "mlp")
+            y = linear(self.hidden_dropout(hidden, context.deterministic), w_out) + b_out
+            return constrain(y, "batch", ..., "length", "activation")
+
+        return on_active(network, x, context.active), None
+
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
         return 0, 4 * queries * d_model * self.hidden

@@ -96,7 +96,11 @@ class MultiLevelPositions(nn.Module):
 
     levels: tuple[nn.Module, ...]
 
-    def __call__(self, ids: Int[Array, "B *N L levels"]) -> Float[Array, "B *N L D"]:
+    def __call__(
+        self, ids: Int[Array, "B *N L levels"], chosen: tuple[int, ...] | None = None
+    ) -> Float[Array, "B *N L D"]:
+        """The sum over all levels, or over those `chosen`, by their place."""
         if ids.shape[-1] != len(self.levels):
             raise ValueError(f"positions at {ids.shape[-1]} levels for encodings of {len(self.levels)}")
-        return sum(level(ids[..., i]) for i, level in enumerate(self.levels))
+        places = range(len(self.levels)) if chosen is None else chosen
+        return sum(self.levels[i](ids[..., i]) for i in places)

@@ -9,6 +9,8 @@ from flaxnmt.attention.document import DocumentAttention
 from flaxnmt.attention.hierarchical import HierarchicalAttention
 from flaxnmt.attention.multihead import MultiHeadAttention
 from flaxnmt.attention.source2token import MeanPooling, MultiDimensionalSource2Token, Source2Token
+from flaxnmt.errors import ConfigError
+from flaxnmt.gates.block import GatedBlock
 from flaxnmt.layers.block import Block
 from flaxnmt.layers.context import positions_of
 from flaxnmt.layers.feed_forward import FeedForward
@@ -27,14 +29,32 @@ from flaxnmt.typing import Array, Bool, Int
 LEVELS = ("word", "sentence", "paragraph")
 
 
-def block(config: Seq2SeqConfig, sublayer: SubLayer) -> Block:
-    """A sub-layer with the model's norm, dropout and skip connection."""
-    return Block(sublayer, norm=config.norm, dropout=config.dropout, dtype=config.dtype, parent=None)
+def block(config: Seq2SeqConfig, levels: tuple[float, ...], *sublayers: SubLayer) -> Block | GatedBlock:
+    """A sub-layer with the model's norm, dropout and skip connection; behind gates where there are levels."""
+    common = {"dropout": config.dropout, "dtype": config.dtype, "parent": None}
+    if not levels:
+        (sublayer,) = sublayers
+        return Block(sublayer, norm=config.norm, **common)
+    if config.norm != "pre":
+        raise ConfigError(f"--model.norm {config.norm} with budgets: gates need --model.norm pre")
+    hidden = config.budget.control_hidden or max(config.d_model // 8, 1)
+    return GatedBlock(config.d_model, sublayers, hidden, **common)
 
 
-def feed_forward(config: Seq2SeqConfig, hidden: int) -> SubLayer:
+def feed_forward(config: Seq2SeqConfig, levels: tuple[float, ...], hidden: int) -> Block | GatedBlock:
+    """A feed-forward network, cut into parts of equal size where it is gated."""
+    parts = config.budget.blocks if levels else 1
+    if parts < 1 or hidden % parts:
+        raise ConfigError(f"--model.budget.blocks {parts} does not divide the feed-forward size {hidden}")
     rate = config.dropout if config.hidden_dropout is None else config.hidden_dropout
-    return FeedForward(config.d_model, hidden, dropout=rate, dtype=config.dtype, parent=None)
+    return block(
+        config,
+        levels,
+        *(
+            FeedForward(config.d_model, hidden // parts, dropout=rate, dtype=config.dtype, parent=None)
+            for _ in range(parts)
+        ),
+    )
 
 
 def sentence_encoder(config: Seq2SeqConfig, kind: SentenceEncoder) -> nn.Module:
@@ -90,25 +110,25 @@ def attention(config: Seq2SeqConfig, kind: EncoderKind | str, heads: int) -> Sub
 
 def encoder_layer(config: Seq2SeqConfig, kind: EncoderKind) -> EncoderLayer:
     """A layer with this kind of attention; `context` adds a block to attention within the sentence."""
-    heads = config.encoder.attention.heads
-    context = block(config, attention(config, "context", heads)) if kind == "context" else None
+    heads, levels = config.encoder.attention.heads, config.budget.encoder
+    context = block(config, levels, attention(config, "context", heads)) if kind == "context" else None
     return EncoderLayer(
-        block(config, attention(config, "sentence" if kind == "context" else kind, heads)),
-        block(config, feed_forward(config, config.encoder.feed_forward)),
+        block(config, levels, attention(config, "sentence" if kind == "context" else kind, heads)),
+        feed_forward(config, levels, config.encoder.feed_forward),
         context=context,
         parent=None,
     )
 
 
 def decoder_layer(config: Seq2SeqConfig) -> DecoderLayer:
-    heads, document = config.decoder.attention.heads, config.document
+    heads, document, levels = config.decoder.attention.heads, config.document, config.budget.decoder
     cross = document.cross if config.is_document else "sentence"
     context = config.is_document and document.decoder_context
     return DecoderLayer(
-        block(config, attention(config, "sentence", heads)),
-        block(config, attention(config, cross, heads)),
-        block(config, feed_forward(config, config.decoder.feed_forward)),
-        context=block(config, attention(config, "context", heads)) if context else None,
+        block(config, levels, attention(config, "sentence", heads)),
+        block(config, levels, attention(config, cross, heads)),
+        feed_forward(config, levels, config.decoder.feed_forward),
+        context=block(config, levels, attention(config, "context", heads)) if context else None,
         parent=None,
     )
 
@@ -132,6 +152,13 @@ def source_positions(config: Seq2SeqConfig) -> nn.Module | None:
     step = config.d_model // len(LEVELS) * config.document.roll_levels
     levels = [positions(config, roll=step * LEVELS.index(level)) for level in config.document.levels]
     return MultiLevelPositions(tuple(levels), parent=None)
+
+
+def marking_levels(config: Seq2SeqConfig) -> tuple[int, ...]:
+    """Places of the levels whose encodings tell a decoder that sees all words which sentence it is to write."""
+    if not config.is_document or config.document.cross == "sentence":
+        return ()
+    return tuple(i for i, level in enumerate(config.document.levels) if level != "word")
 
 
 def source_ids(

@@ -5,6 +5,8 @@ from typing import Literal
 
 import jax.numpy as jnp
 
+from flaxnmt.gates.budget import Budget, budget_tuples
+
 EncoderKind = Literal["sentence", "document", "context", "heads", "conditional", "hierarchical"]
 SentenceEncoder = Literal["source2token", "multi_dimensional", "mean"]
 Level = Literal["word", "sentence", "paragraph"]
@@ -45,7 +47,8 @@ class DocumentConfig:
     decoder_context: bool = False
     """Decoder layers look at encodings of the sentences of the source document, too."""
     cross: Literal["sentence", "document"] = "sentence"
-    """What the decoder's attention over the source sees: the sentence itself, or all words of the document."""
+    """What the decoder's attention over the source sees: the sentence itself, or all words of the document; then the
+    position of the sentence is added to its target tokens, which says which one to write."""
     t: int = 4
     """Sentences that each head selects for each word (conditional, hierarchical)."""
     always_keep_own: bool = False
@@ -72,6 +75,20 @@ class DocumentConfig:
 
 
 @dataclass(frozen=True)
+class BudgetConfig:
+    """Budgets of computation for which one model is trained (Bapna et al. 2020)."""
+
+    encoder: tuple[float, ...] = ()
+    """Shares of its full computation that the encoder may be told to use, such as 1 0.75 0.5 0.25. None: no gates."""
+    decoder: tuple[float, ...] = ()
+    """The same of the decoder. Each pair of a level of both is a budget with a control symbol of its own."""
+    blocks: int = 4
+    """Parts into which a feed-forward network is cut, each with its own gate (the paper's m)."""
+    control_hidden: int | None = None
+    """Hidden size of the networks that control gates; an eighth of d_model if None (the paper's 128 at its 1024)."""
+
+
+@dataclass(frozen=True)
 class Seq2SeqConfig:
     """Transformer encoder-decoder."""
 
@@ -79,6 +96,7 @@ class Seq2SeqConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     document: DocumentConfig = field(default_factory=DocumentConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
     norm: Literal["pre", "post"] = "pre"
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_positions: int = 512
@@ -112,6 +130,17 @@ class Seq2SeqConfig:
         """The kind of attention of each encoder layer."""
         kinds = self.document.layers or ("sentence",)
         return kinds * self.encoder.layers if len(kinds) == 1 else kinds
+
+    @property
+    def budget_levels(self) -> tuple[tuple[float, ...], ...]:
+        """Levels of encoder and decoder, 1 alone for one without gates; empty for a model without gates."""
+        levels = self.budget.encoder, self.budget.decoder
+        return tuple(part or (1.0,) for part in levels) if any(levels) else ()
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """The budgets (encoder, decoder) of the model; their places are its control symbols."""
+        return budget_tuples(self.budget_levels) if self.budget_levels else ()
 
 
 def _size(d_model: int, layers: int, heads: int, feed_forward: int) -> Seq2SeqConfig:

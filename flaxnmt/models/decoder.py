@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxnmt.gates.block import GatedKeys
 from flaxnmt.layers.block import Block, layer_norm
 from flaxnmt.layers.context import Aux, Context, KeyValues
 from flaxnmt.layers.stack import Stack
@@ -29,17 +31,17 @@ class DecoderLayer(nn.Module):
     context: Block | None = None
 
     def __call__(self, x: Float[Array, "*B T D"], shared: Shared, target: Context, source: Context):
-        """([*B, T, D], what the blocks captured, by name)."""
-        captured = {}
-        x, captured["attention"] = self.attention(x, target)
-        x = self._source(x, shared, source, captured)
-        x, _ = self.feed_forward(x, target)
-        return x, captured
+        """([*B, T, D], what the blocks report, by name)."""
+        reports = {}
+        x, reports["attention"] = self.attention(x, target)
+        x = self._source(x, shared, source, reports)
+        x, reports["feed_forward"] = self.feed_forward(x, target)
+        return x, reports
 
-    def _source(self, x, shared: Shared, source: Context, captured: dict):
-        x, captured["cross"] = self.cross_attention(x, source, shared=shared["cross"])
+    def _source(self, x, shared: Shared, source: Context, reports: dict):
+        x, reports["cross"] = self.cross_attention(x, source, shared=shared["cross"])
         if self.context is not None:
-            x, captured["context"] = self.context(x, source, shared=shared["context"])
+            x, reports["context"] = self.context(x, source, shared=shared["context"])
         return x
 
     def source_keys(self, memory: Float[Array, "*B S D"], source: Context) -> Shared:
@@ -85,12 +87,17 @@ class Decoder(nn.Module):
         def body(layer, x, _):
             return layer(x, layer.source_keys(memory, source), target, source)
 
-        x, maps = self.stack.run(body, x)
-        return self._finish(x), Aux({"decoder": maps} if target.capture else {})
+        x, reports = self.stack.run(body, x)
+        return self._finish(x), Aux.of("decoder", reports, target.capture)
 
     def source_keys(self, memory: Float[Array, "*B S D"], source: Context) -> Any:
-        """`DecoderLayer.source_keys` of every layer."""
-        return self.stack.map(lambda layer: layer.source_keys(memory, source))
+        """`DecoderLayer.source_keys` of every layer, to be kept while decoding: without what counts work."""
+        keys = self.stack.map(lambda layer: layer.source_keys(memory, source))
+        return jax.tree.map(
+            lambda of: GatedKeys(of.shared) if isinstance(of, GatedKeys) else of,
+            keys,
+            is_leaf=lambda of: isinstance(of, GatedKeys),
+        )
 
     def step(
         self,

@@ -25,13 +25,13 @@ class EncoderLayer(nn.Module):
     context: Block | None = None
 
     def __call__(self, x: Float[Array, "*B S D"], context: Context):
-        """([*B, S, D], what the blocks captured, by name)."""
-        captured = {}
-        x, captured["attention"] = self.attention(x, context)
+        """([*B, S, D], what the blocks report, by name)."""
+        reports = {}
+        x, reports["attention"] = self.attention(x, context)
         if self.context is not None:
-            x, captured["context"] = self.context(x, context)
-        x, _ = self.feed_forward(x, context)
-        return x, captured
+            x, reports["context"] = self.context(x, context)
+        x, reports["feed_forward"] = self.feed_forward(x, context)
+        return x, reports
 
 
 class Encoder(nn.Module):
@@ -51,5 +51,5 @@ class Encoder(nn.Module):
             self.norm = layer_norm(self.dtype)
 
     def __call__(self, x: Float[Array, "*B S D"], context: Context) -> tuple[Float[Array, "*B S D"], Aux]:
-        x, maps = self.stack.run(lambda layer, x, _: layer(x, context), x)
-        return self.norm(x) if self.final_norm else x, Aux({"encoder": maps} if context.capture else {})
+        x, reports = self.stack.run(lambda layer, x, _: layer(x, context), x)
+        return self.norm(x) if self.final_norm else x, Aux.of("encoder", reports, context.capture)

@@ -17,22 +17,27 @@ def forward_flops(
     """
     documents, sentences, words = source[0], math.prod(source[1:-1]), source[-1]
     symbols = target[-1]
-    total = 2 * sentences * symbols * config.d_model * target_vocab
+    logits = 2 * sentences * symbols * config.d_model * target_vocab
+    return documents * (logits + sum(side_flops(config, words, symbols, sentences)))
+
+
+def side_flops(config: Seq2SeqConfig, words: int, symbols: int, sentences: int = 1) -> tuple[int, int]:
+    """FLOPs of encoder and decoder, logits left out, on one example whose sentences have that many words and symbols."""
+    encoder = 0
     for kind in config.encoder_kinds:
         layer = build.encoder_layer(config, kind)
         blocks = ((layer.attention, words), (layer.context, words), (layer.feed_forward, words))
-        total += _work(blocks, config.d_model, sentences, words)
+        encoder += _work(blocks, config.d_model, sentences, words)
     layer = build.decoder_layer(config)
     blocks = ((layer.attention, symbols), (layer.cross_attention, words), (layer.context, words))
     blocks += ((layer.feed_forward, symbols),)
-    total += config.decoder.layers * _work(blocks, config.d_model, sentences, symbols)
-    return documents * total
+    return encoder, config.decoder.layers * _work(blocks, config.d_model, sentences, symbols)
 
 
 def _work(blocks, d_model: int, sentences: int, queries: int) -> int:
     """Work on one document of (block or None, keys of each sentence), each sentence with that many queries."""
     return sum(
-        sum(block.sublayer.flops(d_model, sentences * queries, sentences * keys, sentences))
+        block.flops(d_model, sentences * queries, sentences * keys, sentences)
         for block, keys in blocks
         if block is not None
     )

@@ -9,6 +9,7 @@ from flax import linen as nn
 from flax import struct
 
 from flaxnmt.decoding.cache import DecodeCache, extend_ancestors, init_ancestors, visible_slots
+from flaxnmt.gates.budget import full_budget
 from flaxnmt.layers.context import Aux, Context, KeyValues, positions_of
 from flaxnmt.layers.embedding import Embedding, TokenTable
 from flaxnmt.layers.stack import Stack
@@ -23,10 +24,15 @@ PAD, BOS, EOS = 0, 2, 3
 
 @struct.dataclass
 class Encoded:
-    """Encoder output and its mask."""
+    """Encoder output and its mask.
+
+    `marks` are added to every target token of an example [B, D], or of a sentence of it [B, N, D]: the embedding of
+    its budget, and the position of the sentence where nothing else says which one is to be written.
+    """
 
     memory: Float[Array, "*B S D"]
     mask: Bool[Array, "*B S"]
+    marks: Float[Array, "*A D"] | None = None
 
 
 def shift_right(target: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
@@ -40,6 +46,10 @@ class Seq2Seq(nn.Module):
 
     A source is sentences [B, S], or documents of N sentences of M words, [B, N, M], of which all sentences are
     decoded in parallel: targets [B, T] or [B, N, T].
+
+    A model with gates is told the budget of each example, a place in `config.budgets`; without one it uses its
+    largest. `gate_noise` is the scale of the noise on its gates; with `skip` what they decide against is not
+    computed.
 
     Attributes:
       config: what it is made of.
@@ -60,6 +70,8 @@ class Seq2Seq(nn.Module):
         self.target_table = self._table(self.target_vocab)
         self.source_table = self.target_table if config.tie == "all" else self._table(self.source_vocab)
         self.output_table = self._table(self.target_vocab) if config.tie == "none" else self.target_table
+        if config.budgets:
+            self.budget_table = self._table(len(config.budgets))
         self.source_embedding = Embedding(self.source_table, build.source_positions(config), config.dropout)
         self.target_embedding = Embedding(self.target_table, build.positions(config), config.dropout)
         pre_norm = config.norm == "pre"
@@ -76,37 +88,79 @@ class Seq2Seq(nn.Module):
         layers = tuple(make() for make in made)
         return Stack(layers, repeats=len(makers), scan=self.config.scan, remat=self.config.remat, parent=None)
 
+    def _control(
+        self, budget: Int[Array, " B"] | None, source: Int[Array, "*B S"]
+    ) -> Float[Array, "B D"] | None:
+        """Embedding of the budget of each example."""
+        if not self.config.budgets:
+            return None
+        if budget is None:
+            budget = jnp.full(source.shape[0], full_budget(self.config.budgets), jnp.int32)
+        return self.budget_table.embed(budget)
+
     def encode(
         self,
         source: Int[Array, "*B S"],
         deterministic: bool = True,
         capture: bool = False,
         paragraphs: Int[Array, "B N"] | None = None,
+        budget: Int[Array, " B"] | None = None,
+        gate_noise: Float[Array, ""] | None = None,
+        skip: bool = False,
+        places: Int[Array, "B N M"] | None = None,
     ) -> tuple[Encoded, Aux]:
-        """Encodes padded source ids; `paragraphs` numbers the paragraph of each sentence of a document from 0."""
+        """Encodes padded source ids; `paragraphs` numbers the paragraph of each sentence of a document from 0.
+
+        `places` says, for each word that the decoder is to find, where among the N M words of its document the
+        encoder read it (-1: nowhere), if that was somewhere else (`flaxnmt.data.boundaries`).
+        """
         mask = source != PAD
         if not self.config.document.sentence_ends:
             mask &= source != EOS
-        context = Context(query_mask=mask, key_mask=mask, deterministic=deterministic, capture=capture)
-        x = self.source_embedding(source, build.source_ids(self.config, mask, paragraphs), deterministic)
+        context = Context(
+            query_mask=mask,
+            key_mask=mask,
+            gate_noise=gate_noise,
+            deterministic=deterministic,
+            skip=skip,
+            capture=capture,
+        )
+        marks = self._control(budget, source)
+        ids = build.source_ids(self.config, mask, paragraphs)
+        x = self.source_embedding(source, ids, deterministic, marks)
+        if levels := build.marking_levels(self.config):
+            sentences = self.source_embedding.positions(ids[:, :, 0], levels).astype(x.dtype)
+            marks = sentences if marks is None else sentences + marks[:, None]
         memory, aux = self.encoder(x, context)
-        return Encoded(memory, mask), aux
+        if places is not None:
+            memory, seen = (
+                jax.vmap(lambda read, place: read.reshape(-1, *read.shape[2:])[place])(read, places)
+                for read in (memory, mask)
+            )
+            mask = seen & (places >= 0)
+        return Encoded(memory, mask, marks), aux
 
     def decode(
-        self, encoded: Encoded, target: Int[Array, "*B T"], deterministic: bool = True, capture: bool = False
+        self,
+        encoded: Encoded,
+        target: Int[Array, "*B T"],
+        deterministic: bool = True,
+        capture: bool = False,
+        gate_noise: Float[Array, ""] | None = None,
+        skip: bool = False,
     ):
         """Decoder output [*B, T, D] at all positions of the target, each given the symbols before it."""
         positions = positions_of(target.shape)
-        own = Context(
-            query_positions=positions,
-            key_positions=positions,
-            causal=True,
+        both = Context(
+            query_mask=target != PAD,
+            gate_noise=gate_noise,
             deterministic=deterministic,
+            skip=skip,
             capture=capture,
         )
-        other = Context(key_mask=encoded.mask, deterministic=deterministic, capture=capture)
-        x = self.target_embedding(shift_right(target), positions, deterministic)
-        return self.decoder(x, encoded.memory, own, other)
+        own = both.replace(query_positions=positions, key_positions=positions, causal=True)
+        x = self.target_embedding(shift_right(target), positions, deterministic, encoded.marks)
+        return self.decoder(x, encoded.memory, own, both.replace(key_mask=encoded.mask))
 
     def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
         """Scores of the next symbol, float32."""
@@ -118,11 +172,27 @@ class Seq2Seq(nn.Module):
         target: Int[Array, "*B T"],
         deterministic: bool = True,
         paragraphs: Int[Array, "B N"] | None = None,
+        budget: Int[Array, " B"] | None = None,
     ):
         """Logits [*B, T, V] of every target symbol given the source and the symbols before it."""
-        encoded, _ = self.encode(source, deterministic, paragraphs=paragraphs)
+        encoded, _ = self.encode(source, deterministic, paragraphs=paragraphs, budget=budget)
         hidden, _ = self.decode(encoded, target, deterministic)
         return self.logits(hidden)
+
+    def logits_and_use(
+        self,
+        source: Int[Array, "*B S"],
+        target: Int[Array, "*B T"],
+        paragraphs: Int[Array, "B N"] | None = None,
+        budget: Int[Array, " B"] | None = None,
+        places: Int[Array, "B N M"] | None = None,
+    ) -> tuple[Float[Array, "*B T V"], Float[Array, "B _"]]:
+        """Logits, and which share of their full computation encoder and decoder used, [B, 2]; [B, 0] without gates."""
+        encoded, encoder = self.encode(source, paragraphs=paragraphs, budget=budget, places=places)
+        hidden, decoder = self.decode(encoded, target)
+        if not self.config.budgets:
+            return self.logits(hidden), jnp.zeros((len(source), 0))
+        return self.logits(hidden), jnp.stack([encoder.use(len(source)), decoder.use(len(source))], axis=-1)
 
     def output_weights(self) -> Float[Array, "V D"]:
         """The table whose products with decoder outputs are the logits."""
@@ -134,42 +204,65 @@ class Seq2Seq(nn.Module):
         beams: int,
         max_length: int,
         paragraphs: Int[Array, "B N"] | None = None,
+        budget: Int[Array, " B"] | None = None,
+        skip: bool = True,
+        wanted: Int[Array, "B W"] | None = None,
+        places: Int[Array, "B N M"] | None = None,
     ) -> DecodeCache:
         """The cache before the first symbol: source keys and values, room for `max_length` target positions.
 
-        Each sentence of a document is a row of the search of its own.
+        Each sentence of a document is a row of the search of its own, or each of those `wanted`, by their index.
         """
-        encoded, _ = self.encode(source, paragraphs=paragraphs)
-        shared = self.decoder.source_keys(encoded.memory, Context(key_mask=encoded.mask))
+        encoded, _ = self.encode(source, paragraphs=paragraphs, budget=budget, skip=skip, places=places)
+        shared = self.decoder.source_keys(encoded.memory, Context(key_mask=encoded.mask, skip=skip))
+        mask, marks = encoded.mask, encoded.marks
+        lead = source.shape[:-1] if wanted is None else wanted.shape
+        if wanted is not None and marks is not None and marks.ndim == 3:
+            marks = jnp.take_along_axis(marks, wanted[..., None], axis=1)
+        if wanted is not None and self.config.document.cross == "sentence":
+            shared, mask = self._of_sentences(shared, mask, wanted)
         layers, heads = self.config.decoder.layers, self.config.decoder.attention.heads
-        shape = *source.shape[:-1], heads, max_length * beams, self.config.d_model // heads
+        shape = *lead, heads, max_length * beams, self.config.d_model // heads
         if self.config.scan:
             empty = jnp.zeros((layers, *shape), self.config.dtype)
             own = KeyValues(empty, empty)
         else:
             empty = jnp.zeros(shape, self.config.dtype)
             own = (KeyValues(empty, empty),) * layers
-        rows = math.prod(source.shape[:-1])
-        return DecodeCache(init_ancestors(rows, beams, max_length), (own, shared, encoded.mask))
+        return DecodeCache(init_ancestors(math.prod(lead), beams, max_length), (own, shared, mask, marks))
 
-    def step(self, cache: DecodeCache, tokens: Int[Array, "R K"], position: Int[Array, ""]):
+    def _of_sentences(self, shared, mask: Bool[Array, "B N M"], wanted: Int[Array, "B W"]):
+        """What the decoder needs of the words of its own sentence, for some sentences of each document."""
+
+        def take(leaf):
+            return jax.vmap(lambda values, index: values[index])(leaf, wanted)
+
+        if self.config.scan:
+            return shared | {"cross": jax.tree.map(jax.vmap(take), shared["cross"])}, take(mask)
+        return tuple(layer | {"cross": jax.tree.map(take, layer["cross"])} for layer in shared), take(mask)
+
+    def step(
+        self, cache: DecodeCache, tokens: Int[Array, "R K"], position: Int[Array, ""], skip: bool = True
+    ):
         """Logits [R, K, V] of the symbol after `tokens`, which stand at `position` (bos at 0), and the cache.
 
         The keys and values that hypothesis k writes at position t stay in slot t K + k; which slots are the past
         of a hypothesis follows from its ancestors, so that no beam is ever copied.
         """
         rows, beams = tokens.shape
-        own, shared, mask = cache.shared
-        batch = mask.shape[:-1]
+        own, shared, mask, marks = cache.shared
+        batch = mask.shape[:1] if mask.ndim == 2 else (len(mask), rows // len(mask))
         ancestors = extend_ancestors(cache.per_beam, position)
         visible = visible_slots(ancestors, position)
-        target = Context(visible=visible.reshape(*batch, *visible.shape[1:]))
+        target = Context(visible=visible.reshape(*batch, *visible.shape[1:]), skip=skip)
 
         def write(cached: KeyValues, new: KeyValues) -> KeyValues:
             put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=position * beams, axis=-2)
             return jax.tree.map(put, cached, new)
 
-        x = self.target_embedding(tokens.reshape(*batch, beams), jnp.full((1, 1), position), True)
-        hidden, own = self.decoder.step(x, own, shared, target, Context(key_mask=mask), write)
+        ids = tokens.reshape(*batch, beams)
+        x = self.target_embedding(ids, jnp.full((1, 1), position), True, marks)
+        source = Context(key_mask=mask, skip=skip)
+        hidden, own = self.decoder.step(x, own, shared, target, source, write)
         logits = self.logits(hidden.reshape(rows, beams, -1))
-        return logits, DecodeCache(ancestors, (own, shared, mask))
+        return logits, DecodeCache(ancestors, (own, shared, mask, marks))

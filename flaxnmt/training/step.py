@@ -19,8 +19,8 @@ from flaxnmt.typing import Array, Float, Params, PRNGKeyArray, PyTree
 Sums = dict[str, Float[Array, ""]]
 """At least `loss` (differentiated), `nll` and `tokens` (the count that divides)."""
 
-Objective = Callable[[Params, PyTree, PRNGKeyArray | None], Sums]
-"""(params, batch, key) -> sums over the batch; without a key nothing is random."""
+Objective = Callable[[Params, PyTree, PRNGKeyArray | None, Array], Sums]
+"""(params, batch, key, update) -> sums over the batch; without a key nothing is random."""
 
 Metrics = dict[str, Float[Array, ""]]
 
@@ -43,12 +43,12 @@ class TrainStep:
     seed: int
     ema: float | None = None
 
-    def gradients(self, params: Params, batch: PyTree, index: Array) -> tuple[PyTree, Sums]:
+    def gradients(self, params: Params, batch: PyTree, index: Array, update: Array) -> tuple[PyTree, Sums]:
         """Gradient of the summed loss and the sums of one batch; `index` counts batches, for the key."""
         key = jax.random.fold_in(jax.random.key(self.seed), index)
 
         def loss(params):
-            sums = self.objective(params, batch, key)
+            sums = self.objective(params, batch, key, update)
             return sums["loss"], sums
 
         (_, sums), gradients = jax.value_and_grad(loss, has_aux=True)(params)
@@ -76,7 +76,7 @@ class TrainStep:
 
     def whole(self, state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
         """An update from a single batch."""
-        return self.update(state, *self.gradients(state.params, batch, state.step))
+        return self.update(state, *self.gradients(state.params, batch, state.step, state.step))
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class CompiledStep:
         for name, function in jitted.items():
             object.__setattr__(self, name, function)
 
-    def _add(self, gradients, sums, params, batch, index):
-        more = self.step.gradients(params, batch, index)
+    def _add(self, gradients, sums, params, batch, index, update):
+        more = self.step.gradients(params, batch, index, update)
         return jax.tree.map(jnp.add, (gradients, sums), more)
 
     def __call__(self, state: TrainState, batches: list[PyTree]) -> tuple[TrainState, Metrics]:
@@ -113,7 +113,7 @@ class CompiledStep:
         if self.accumulate == 1:
             return self._whole(state, batches[0])
         index = state.step * self.accumulate
-        gradients, sums = self._first(state.params, batches[0], index)
+        gradients, sums = self._first(state.params, batches[0], index, state.step)
         for offset, batch in enumerate(batches[1:], start=1):
-            gradients, sums = self._next(gradients, sums, state.params, batch, index + offset)
+            gradients, sums = self._next(gradients, sums, state.params, batch, index + offset, state.step)
         return self._update(state, gradients, sums)

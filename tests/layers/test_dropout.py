@@ -3,6 +3,8 @@
 Thresholds of the random tests are five standard deviations, or the chi-square value of probability 1e-6.
 """
 
+from math import erf, sqrt
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
-from flaxnmt.layers.dropout import Dropout, dropout, hash_bits
+from flaxnmt.layers.dropout import Dropout, dropout, hash_bits, hash_normal
 from flaxnmt.sharding import make_mesh
 
 KEY = jax.random.key(7)
@@ -150,3 +152,13 @@ def test_without_rate_or_randomness_it_is_the_identity_and_asks_for_no_key(rate,
     x = jnp.arange(6.0)
     first, _ = TwoSites(rate).apply({}, x, deterministic)
     np.testing.assert_array_equal(first, x)
+
+
+def test_normal_noise_has_the_distribution_of_its_name():
+    draws = np.sort(np.asarray(jax.jit(hash_normal, static_argnums=1)(jax.random.key(7), (40, 1000))).ravel())
+    assert np.isfinite(draws).all()
+    # Kolmogorov-Smirnov: 1.63 / sqrt(n) is exceeded by chance once in a hundred keys.
+    expected = np.asarray([0.5 * (1 + erf(x / sqrt(2))) for x in draws])
+    assert np.abs(expected - (np.arange(draws.size) + 0.5) / draws.size).max() < 1.63 / sqrt(draws.size)
+    other = hash_normal(jax.random.key(8), (40, 1000)).ravel()
+    assert abs(np.corrcoef(hash_normal(jax.random.key(7), (40, 1000)).ravel(), other)[0, 1]) < 0.02

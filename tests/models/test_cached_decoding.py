@@ -74,7 +74,7 @@ def test_source_keys_are_not_tiled_over_the_beam():
     model = small_model()
     params = {"params": float32(random_params(model))}
     cache = jax.eval_shape(lambda: model.apply(params, SOURCE, 7, LENGTH, method="start"))
-    own, cross, _ = cache.shared
+    own, cross, *_ = cache.shared
     assert own[0].key.shape == (2, 2, LENGTH * 7, 8) and cross[0]["cross"].key.shape == (
         2,
         2,

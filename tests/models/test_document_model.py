@@ -1,6 +1,7 @@
 """Models of documents: every kind of attention, at once and step by step, padded, alone and in company."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from small_models import CONFIG, float32, parameter_shapes, random_ids, small_model
 
+from flaxnmt.data.boundaries import Boundaries
 from flaxnmt.models.config import DocumentConfig
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.sharding import unbox
@@ -98,18 +100,71 @@ def test_only_a_model_of_sentences_ignores_the_rest_of_the_document(made):
     assert elsewhere < 1e-5 or elsewhere > 1e-4
 
 
-@pytest.mark.parametrize("kind, changes", [("sentence", {}), ("hierarchical", {}), ("conditional", FULL)])
-def test_step_by_step_equals_all_at_once(kind, changes):
-    made, rows, beams = Made(kind, **changes), TARGET.reshape(-1, T), 2
+@pytest.mark.parametrize("cross", ["sentence", "document"])
+def test_the_decoder_knows_which_sentence_it_writes(cross):
+    """Before the first symbol nothing but the source, or the position of the sentence, can say it."""
+    first = Made("conditional", cross=cross).expected[0, :, 0]
+    assert min(np.abs(first[i] - first[j]).max() for i in range(N) for j in range(i)) > 1e-3
+
+
+WANTED = np.asarray([[3, 1], [2, 0], [0, 1]], np.int32)
+"""Some sentences of each document, one of them without words."""
+
+
+@pytest.mark.parametrize(
+    "kind, changes, wanted",
+    [
+        ("sentence", {}, None),
+        ("hierarchical", {}, None),
+        ("conditional", FULL, None),
+        ("conditional", FULL, WANTED),
+        ("context", {"decoder_context": True}, WANTED),
+    ],
+)
+def test_step_by_step_equals_all_at_once(kind, changes, wanted):
+    """Also where only some sentences of each document are decoded."""
+    made, beams = Made(kind, **changes), 2
+    target, expected = TARGET, made.expected
+    if wanted is not None:
+        target, expected = (np.stack([x[i] for x, i in zip(y, wanted)]) for y in (target, expected))
+    rows = target.reshape(-1, T)
     model, variables = made.model, made.variables
-    start = jax.jit(lambda *ids: model.apply(variables, ids[0], beams, T, ids[1], method="start"))
+    start = jax.jit(
+        lambda *ids: model.apply(
+            variables,
+            ids[0],
+            beams,
+            T,
+            ids[1],
+            wanted=None if wanted is None else jnp.asarray(wanted),
+            method="start",
+        )
+    )
     step = jax.jit(lambda cache, tokens, t: model.apply(variables, cache, tokens, t, method="step"))
     cache, tokens, found = start(SOURCE, PARAGRAPHS), np.full(len(rows), 2), []
     for t in range(T):
         logits, cache = step(cache, jnp.asarray(np.stack([tokens] * beams, 1)), jnp.int32(t))
         found.append(logits[:, 0])
         tokens = rows[:, t]
-    assert_equal_where(TARGET, np.stack(found, 1).reshape(made.expected.shape), made.expected)
+    assert_equal_where(target, np.stack(found, 1).reshape(expected.shape), expected)
+
+
+def test_scanned_layers_find_the_same_sentences():
+    single = document_model("context", decoder_context=True)
+    scanned = small_model(encoder=single.config.encoder, document=single.config.document, scan=True)
+
+    def shapes(model):
+        ids = map(jnp.asarray, (SOURCE, PARAGRAPHS, WANTED))
+
+        def start(params, source, paragraphs, wanted):
+            return model.apply({"params": params}, source, 2, T, paragraphs, wanted=wanted, method="start")
+
+        return jax.eval_shape(start, unbox(parameter_shapes(model)), *ids).shared
+
+    (_, layers, mask, _), (_, stacked, stacked_mask, _) = map(shapes, (single, scanned))
+    assert mask.shape == stacked_mask.shape == (3, 2, M)
+    for number, layer in enumerate(jax.tree.leaves(layers[0])):
+        assert jax.tree.leaves(stacked)[number].shape == (2, *layer.shape)
 
 
 @pytest.mark.parametrize("kind, changes", [("hierarchical", {}), ("conditional", FULL)])
@@ -169,6 +224,20 @@ def test_positions_are_those_of_the_levels(levels):
     moved = np.where(PARAGRAPHS > 0, PARAGRAPHS + 1, 0)
     change = np.abs(made.logits(SOURCE, paragraphs=moved) - made.expected)
     assert (change[0].max() > 1e-4) == ("paragraph" in levels)
+
+
+@pytest.mark.parametrize("kind", ["document", "conditional"])
+def test_boundaries_matter_where_a_layer_knows_of_sentences(kind):
+    """Words counted from the beginning of the document, all in sight, are the same wherever it is cut."""
+    made = Made(kind, levels=("word",))
+    cut = Boundaries("jittered", 1)({"source": SOURCE, "paragraph": PARAGRAPHS})
+    assert (cut["source"] != SOURCE).any()
+    source, paragraph, places = (jnp.asarray(cut[name]) for name in ("source", "paragraph", "places"))
+    logits, _ = jax.jit(partial(made.model.apply, method="logits_and_use"))(
+        made.variables, source, TARGET, paragraph, places=places
+    )
+    same = np.abs(np.asarray(logits) - made.expected)[TARGET > 0].max() < 2e-5
+    assert same == (kind == "document")
 
 
 def test_without_break_tokens_the_encoder_does_not_see_the_end_of_a_sentence():

@@ -1,0 +1,19 @@
+"""The Transformer of `multi30k_en_de` under budgets of computation (Bapna et al. 2020).
+
+Command: python -m experiments.train cct_multi30k_en_de --run runs/cct --train train.en train.de --dev dev.en dev.de
+         --test test.en test.de
+         flaxnmt translate --run runs/cct --budget 0.5
+Hardware and time: 2 CPU cores, about twice the time of `multi30k_en_de`.
+"""
+
+import dataclasses
+
+from experiments.configs.multi30k_en_de import config as multi30k_en_de
+from flaxnmt.models.config import BudgetConfig
+
+LEVELS = (1.0, 0.75, 0.5, 0.25)
+
+config = dataclasses.replace(
+    multi30k_en_de,
+    model=dataclasses.replace(multi30k_en_de.model, budget=BudgetConfig(encoder=LEVELS, decoder=LEVELS)),
+)

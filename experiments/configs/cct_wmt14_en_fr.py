@@ -1,0 +1,21 @@
+"""Transformer big under budgets of computation, WMT'14 English-French, the recipe of Bapna et al. 2020.
+
+All dropout 0.1, 32k shared pieces, the schedule (3.0, 40K), 300k updates of 250k tokens, four parts a feed-forward
+network, noise on gates growing over the whole training; levels and end of the noise are not in the paper.
+
+Command: python -m experiments.train cct_wmt14_en_fr --run runs/cct --train tfds:wmt14_translate/fr-en/en_to_fr
+         --dev tfds:wmt14_translate/fr-en/en_to_fr:validation --test tfds:wmt14_translate/fr-en/en_to_fr:test
+Hardware: 32 TPU v3 chips. `flaxnmt evaluate --language fr` adds tokenised BLEU, as the paper reports it.
+"""
+
+import dataclasses
+
+from experiments.configs.transformer_big import config as transformer_big
+from flaxnmt.models.config import BudgetConfig
+
+LEVELS = (1.0, 0.75, 0.5, 0.25)
+
+config = dataclasses.replace(
+    transformer_big,
+    model=dataclasses.replace(transformer_big.model, budget=BudgetConfig(encoder=LEVELS, decoder=LEVELS)),
+)

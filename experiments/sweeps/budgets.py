@@ -1,0 +1,98 @@
+"""What a budget costs in quality: the model with gates beside Transformers made smaller, Multi30k English-German.
+
+One model for all budgets (encoder, decoder) against separately trained ones with fewer layers on both sides, fewer
+decoder layers alone (figures 4 and 5 of Bapna et al. 2020), or narrower feed-forward networks; the parts m of a
+feed-forward network (figure 12); noise that is constant (figure 11); and the list of tricks: a lower lowest budget,
+the hidden size of the control networks, one-sided loss, a constraint for each sequence. Measured on the test set, for
+every budget: BLEU, chrF, the share of the full computation that was used, and how much each gate lets through
+(figure 10). The corpus lies in multi30k_en_de of the directory that --data or FLAXNMT_DATA names.
+"""
+
+from pathlib import Path
+
+from experiments.data import PLACE, with_data
+from experiments.measures import of_budgets
+from experiments.sweep import Sweep, Trial
+from experiments.tables import Table
+from flaxnmt import open_run
+from flaxnmt.data.readers import read_source
+
+SEEDS = (1, 2)
+UPDATES = ("--max-steps", "2000", "--training.evaluate-every", "500")
+
+
+def _files(split: str) -> tuple[str, str]:
+    return tuple(f"{PLACE}/multi30k_en_de/{split}.{side}.gz" for side in ("en", "de"))
+
+
+CORPUS = tuple(word for split in ("train", "dev", "test") for word in (f"--{split}", *_files(split)))
+
+VARIANTS = {
+    "gated": (),
+    "gated, m = 1": ("--model.budget.blocks", "1"),
+    "gated, m = 2": ("--model.budget.blocks", "2"),
+    "gated, m = 8": ("--model.budget.blocks", "8"),
+    "gated, constant noise": ("--training.budget.noise-start", "5"),
+    "gated, down to an eighth": (
+        *("--model.budget.encoder", "1", "0.75", "0.5", "0.25", "0.125"),
+        *("--model.budget.decoder", "1", "0.75", "0.5", "0.25", "0.125"),
+    ),
+    "gated, larger control networks": ("--model.budget.control-hidden", "64"),
+    "gated, one-sided": ("--training.budget.no-two-sided",),
+    "gated, each sequence": ("--training.budget.per-sequence",),
+}
+
+REDUCED = {
+    "plain": (),
+    **{
+        f"{layers} of 4 layers": (
+            "--model.encoder.layers",
+            str(layers),
+            "--model.decoder.layers",
+            str(layers),
+        )
+        for layers in (3, 2, 1)
+    },
+    **{f"{layers} of 4 decoder layers": ("--model.decoder.layers", str(layers)) for layers in (3, 2, 1)},
+    **{
+        f"feed-forward {size} of 256": (
+            *("--model.encoder.feed-forward", str(size)),
+            *("--model.decoder.feed-forward", str(size)),
+        )
+        for size in (128, 64)
+    },
+}
+
+
+def _trials(seed: int) -> list[Trial]:
+    return [
+        Trial(
+            name.replace(",", "").replace(" ", "-"),
+            config,
+            (*CORPUS, *flags, *UPDATES),
+            seed,
+            (("model", name),),
+        )
+        for config, trials in (("cct_multi30k_en_de", VARIANTS), ("multi30k_en_de", REDUCED))
+        for name, flags in trials.items()
+    ]
+
+
+def measure(run: Path, trial: Trial) -> dict:
+    source, target = (list(read_source(Path(file))) for file in with_data(_files("test")))
+    return of_budgets(open_run(run), source, target)
+
+
+COLUMNS = {
+    "BLEU": "bleu",
+    "chrF": "chrf",
+    "encoder used, %": lambda row: 100 * row["encoder_use"],
+    "decoder used, %": lambda row: 100 * row["decoder_use"],
+    "GFLOPs a sentence": lambda row: row["flops"] / 1e9,
+    "seconds of decoding": "decoding_seconds",
+}
+sweep = Sweep(
+    tuple(trial for seed in SEEDS for trial in _trials(seed)),
+    measure,
+    (Table("Quality by budget", ("model", "encoder_budget", "decoder_budget"), COLUMNS),),
+)

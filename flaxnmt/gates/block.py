@@ -1,0 +1,174 @@
+"""A block whose sub-layers are gated: each row decides whether it goes through them (Bapna et al. 2020)."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from flaxnmt.gates.control import ControlNetwork, control_flops, hard_gate, soft_gate
+from flaxnmt.layers.block import layer_norm
+from flaxnmt.layers.context import Context, Use
+from flaxnmt.layers.dropout import Dropout, hash_normal
+from flaxnmt.layers.sublayer import SubLayer
+from flaxnmt.typing import Array, Bool, Count, Float
+
+
+@struct.dataclass
+class GatedKeys:
+    """The shared part of each of m sub-layers over a memory of L rows.
+
+    Attributes:
+      shared: as `SubLayer.keys` gives it, a tuple over the sub-layers.
+      gate: of each row of the memory, [*A, L, m]; None where no sub-layer gates its keys.
+      rows: rows of the memory that are not padding, for each example; None where nobody counts its work.
+      on: their gates, added up.
+    """
+
+    shared: tuple[Any, ...]
+    gate: Float[Array, "*A L m"] | None = None
+    rows: Float[Array, " B"] | None = None
+    on: Float[Array, "B m"] | None = None
+
+
+def count(mask: Bool[Array, "*B Q"] | None, rows: Float[Array, "*B Q D"]) -> Float[Array, " B"]:
+    """Rows of each example, or of each document, that are not padding."""
+    if mask is None:
+        return jnp.full(rows.shape[0], math.prod(rows.shape[1:-1]), jnp.float32)
+    return mask.reshape(rows.shape[0], -1).sum(-1, dtype=jnp.float32)
+
+
+def total(gate: Float[Array, "*B Q m"]) -> Float[Array, "B m"]:
+    """Sums of the gates of each example over its rows."""
+    return gate.reshape(gate.shape[0], -1, gate.shape[-1]).sum(1)
+
+
+class GatedBlock(nn.Module):
+    """x + Dropout(sum_j G_j(x) LN_j(f_j(LN'_j(x)))): m sub-layers side by side, each behind its own gate (eq. 12-15).
+
+    One attention (m = 1) or the m parts of a feed-forward network. A sub-layer that `gates_keys` has a second
+    gate on the keys and values of each row of its memory, which other rows then see as zeros. Where `Context` is
+    deterministic gates are decisions, and with its `skip` what they decide against is not computed; in training
+    they are soft and noisy. It stands wherever a `Block` stands.
+
+    Attributes:
+      d_model: D.
+      sublayers: f_j.
+      hidden: d_h of the control networks.
+      dropout: rate on the sum.
+      dtype: of the computation.
+    """
+
+    d_model: int
+    sublayers: tuple[SubLayer, ...]
+    hidden: int
+    dropout: float = 0.0
+    dtype: Any = jnp.float32
+
+    def setup(self):
+        gates = len(self.sublayers)
+        self.input_norms = [layer_norm(self.dtype) for _ in self.sublayers]
+        self.output_norms = [layer_norm(self.dtype) for _ in self.sublayers]
+        self.control = ControlNetwork(self.d_model, self.hidden, gates, self.dtype)
+        if self.gates_keys:
+            self.key_control = ControlNetwork(self.d_model, self.hidden, gates, self.dtype)
+        self.residual_dropout = Dropout(self.dropout)
+
+    def control_flops(self) -> int:
+        """Of one control network and one row."""
+        return control_flops(self.d_model, self.hidden, len(self.sublayers))
+
+    @property
+    def gates_keys(self) -> bool:
+        return any(sublayer.gates_keys for sublayer in self.sublayers)
+
+    def _gate(self, control: ControlNetwork, x: Float[Array, "*B Q D"], mask, context: Context):
+        """Gates [*B, Q, m]: in (0, 1) in training, else 0 or 1; 0 at padding."""
+        logits = control(x)
+        if context.deterministic:
+            gate = hard_gate(logits).astype(jnp.float32)
+        else:
+            noise = None
+            if context.gate_noise is not None:
+                noise = hash_normal(self.make_rng("dropout"), logits.shape)
+            gate = soft_gate(logits, noise, context.gate_noise)
+        return gate if mask is None else jnp.where(mask[..., None], gate, 0)
+
+    def _skips(self, sublayer: SubLayer, context: Context) -> bool:
+        return context.skip and context.deterministic and sublayer.rowwise
+
+    def _memory_keys(self, x, memories, mask, context: Context) -> GatedKeys:
+        """Shared parts of the sub-layers over a memory each; `x` is what the control network reads."""
+        gate = self._gate(self.key_control, x, mask, context) if self.gates_keys else None
+        shared = []
+        for j, (sublayer, memory) in enumerate(zip(self.sublayers, memories, strict=True)):
+            if not sublayer.gates_keys:
+                shared.append(sublayer.keys(memory, context))
+            elif self._skips(sublayer, context):
+                shared.append(sublayer.keys(memory, context.replace(active=gate[..., j] > 0)))
+            else:
+                shared.append(sublayer.keys(memory, context.replace(key_gate=gate[..., j])))
+        return GatedKeys(tuple(shared), gate, count(mask, x), None if gate is None else total(gate))
+
+    def keys(self, memory: Float[Array, "*A L D"], context: Context) -> GatedKeys:
+        """As `Block.keys`: over a memory that does not change while decoding."""
+        return self._memory_keys(memory, [memory] * len(self.sublayers), context.key_mask, context)
+
+    def _rows(self, x, inputs, shared: tuple[Any, ...], context: Context):
+        """The gated sum, its gates [*B, Q, m], and what the sub-layers captured."""
+        gate = self._gate(self.control, x, context.query_mask, context)
+        y, captured = jnp.zeros((), self.dtype), []
+        for j, (sublayer, h) in enumerate(zip(self.sublayers, inputs, strict=True)):
+            here = context.replace(active=gate[..., j] > 0) if self._skips(sublayer, context) else context
+            part, seen = sublayer.rows(h, shared[j], here)
+            y += gate[..., j : j + 1].astype(self.dtype) * self.output_norms[j](part)
+            captured.append(seen)
+        return self.residual_dropout(y, context.deterministic), gate, captured
+
+    def __call__(self, x: Float[Array, "*B Q D"], context: Context, shared: GatedKeys | None = None):
+        """([*B, Q, D], `Use` or, over keys that nobody counts, None); without `shared` the rows are their own memory."""
+        inputs = [norm(x) for norm in self.input_norms]
+        if shared is None:
+            mask = context.query_mask if context.key_mask is None else context.key_mask
+            shared = self._memory_keys(x, inputs, mask, context)
+        y, gate, captured = self._rows(x, inputs, shared.shared, context)
+        return x + y, None if shared.rows is None else self._use(x, gate, shared, context, captured)
+
+    def extend(self, x: Float[Array, "*B Q D"], cache: Any, context: Context, write):
+        """As `Block.extend`: keys of gated-off rows are cached as zeros."""
+        inputs = [norm(x) for norm in self.input_norms]
+        new = self._memory_keys(x, inputs, None, context)
+        cache = write(cache, new.shared[0])
+        y, _, _ = self._rows(x, inputs, (cache,), context)
+        return x + y, cache
+
+    def _use(self, x, gate, shared: GatedKeys, context: Context, captured) -> Use:
+        """FLOPs of each example: what its gates let through, and all there is."""
+        # Of a document [B, N, ...] the work is that of all its sentences.
+        sentences = x.shape[1] if x.ndim == 4 else 1
+        queries, keys = count(context.query_mask, x), shared.rows
+        rows_on = total(gate)
+        used = queries * self.control_flops() + (keys * self.control_flops() if self.gates_keys else 0)
+        full = jnp.zeros_like(used)
+        for j, sublayer in enumerate(self.sublayers):
+            of_keys, of_rows = sublayer.flops(self.d_model, queries, keys, sentences)
+            # A shared part without a gate of its own is needed as soon as a row is on.
+            by_keys = (
+                shared.on[:, j] / jnp.maximum(keys, 1)
+                if sublayer.gates_keys
+                else jnp.minimum(rows_on[:, j], 1)
+            )
+            full += of_keys + of_rows
+            used += of_keys * by_keys + of_rows * rows_on[:, j] / jnp.maximum(queries, 1)
+        if not context.capture:
+            return Use(used, full)
+        gates = {"rows": gate} | ({} if shared.gate is None else {"keys": shared.gate})
+        return Use(used, full, gates, captured[0] if len(captured) == 1 else tuple(captured))
+
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> Count:
+        """As `Block.flops`, with all gates open, the control networks counted."""
+        work = queries * self.control_flops() + (keys * self.control_flops() if self.gates_keys else 0)
+        return work + sum(
+            sum(sublayer.flops(d_model, queries, keys, sentences)) for sublayer in self.sublayers
+        )

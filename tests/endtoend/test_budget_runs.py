@@ -1,0 +1,91 @@
+"""A model with budgets, as a user trains and asks it: one run, a budget for every translation."""
+
+import numpy as np
+import pytest
+from tiny_runs import TINY, sentences, write_corpus, write_lines
+from trained_run import train_once
+
+from experiments.measures import of_budgets
+from flaxnmt import open_run
+from flaxnmt.cli import main
+from flaxnmt.errors import ConfigError
+from flaxnmt.models.flops import side_flops
+
+BUDGETS = "--model.budget.encoder 1 0.5 --model.budget.decoder 1 0.5 --model.budget.blocks 2".split()
+LENGTH = "--max-steps 60 --training.evaluate-every 30 --training.log-every 10 --training.metric loss".split()
+LINES = ["", *sentences(6, seed=3)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    trained = train_once(
+        tmp_path_factory, "budgets", lambda data: [*TINY, *BUDGETS, *write_corpus(data), *LENGTH]
+    )
+    return open_run(trained.directory)
+
+
+def test_training_says_what_it_used_beside_its_budgets(run):
+    rows = [row for row in run.metrics if row["kind"] == "train"]
+    for name in ("budget_loss", "encoder_over_budget", "decoder_over_budget"):
+        assert all(np.isfinite(row[name]) for row in rows), name
+    assert rows[-1]["budget_loss"] < rows[0]["budget_loss"]
+    assert run.config.model.budgets == ((1.0, 1.0), (1.0, 0.5), (0.5, 1.0), (0.5, 0.5))
+
+
+def test_every_budget_translates_every_line_and_says_what_it_used(run, tmp_path):
+    source = write_lines(tmp_path / "in", LINES)
+    for text, budget in (("0.5", 0.5), ("1.0,0.5", (1, 0.5))):
+        output, used = tmp_path / "out", tmp_path / "used"
+        command = ["translate", "--run", str(run.directory), "--input", str(source), "--output", str(output)]
+        assert main([*command, "--budget", text, "--used", str(used)]) == 0
+        found = output.read_text(encoding="utf-8").split("\n")[:-1]
+        assert found == run.translate(LINES, budget=budget)
+        shares = np.loadtxt(used)
+        assert shares.shape == (len(LINES), 2) and (shares > 0).all() and (shares < 1.5).all()
+        scores = run.score(LINES, found, budget=budget)
+        np.testing.assert_allclose(shares, [score.use for score in scores], atol=1e-4)
+
+
+def test_the_score_of_a_hypothesis_is_its_score_in_the_search_of_its_budget(run):
+    lines = LINES[1:]
+    for budget in (None, 0.5):
+        outputs = [found[0] for found in run.hypotheses(lines, budget=budget)]
+        scores = run.score(lines, [output.text for output in outputs], budget=budget)
+        for output, score in zip(outputs, scores, strict=True):
+            assert output.tokens == score.tokens[:-1]
+            assert abs(output.log_prob - score.log_prob) < 1e-3
+
+
+def test_every_gate_says_how_much_it_lets_through(run):
+    lines = LINES[1:]
+    outputs = run.translate(lines, budget=0.5)
+    rows = run.gates(lines, outputs, budget=0.5)
+    kinds = {(row["stack"], row["block"], row["gate"]) for row in rows}
+    # One layer a side: two gates an attention, and one for each part of the feed-forward network.
+    assert len(kinds) == 8 and len(rows) == 10
+    assert all(0 <= row["on"] <= 1 and 0 <= row["mixed"] <= 1 for row in rows)
+    shut = {row["stack"] for row in rows if row["on"] < 1}
+    assert shut == {"encoder", "decoder"}
+
+
+def test_the_same_text_at_every_batch_size(run):
+    lines = LINES[1:]
+    assert run.translate(lines, budget=0.5, batch_size=1) == run.translate(lines[::-1], budget=0.5)[::-1]
+
+
+def test_a_budget_that_was_not_trained_is_refused(run, opened, capsys):
+    with pytest.raises(ConfigError, match="not trained for the budget 0.3,0.3; its budgets"):
+        run.translate(LINES, budget=0.3)
+    with pytest.raises(ConfigError, match="this model has no budgets"):
+        opened.translate(LINES, budget=0.5)
+    assert main(["translate", "--run", str(run.directory), "--budget", "half"]) == 2
+    assert "budget 'half': give a number" in capsys.readouterr().err
+
+
+def test_a_sweep_has_a_row_for_each_budget(run):
+    rows = of_budgets(run, LINES[1:], LINES[1:])["rows"]
+    assert [(row["encoder_budget"], row["decoder_budget"]) for row in rows] == list(run.config.model.budgets)
+    for row in rows:
+        assert 0 <= row["bleu"] <= 100 and row["decoding_seconds"] > 0 and len(row["gates"]) == 10
+        encoder, decoder = side_flops(run.config.model, words=10, symbols=20)
+        assert 0 < row["flops"] < encoder + decoder, "lines of up to seven words"

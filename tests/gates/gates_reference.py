@@ -1,0 +1,59 @@
+"""Gated blocks in float64 NumPy, from the equations of Bapna et al. 2020."""
+
+import numpy as np
+import reference
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def normalised(x, epsilon=1e-6):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + epsilon)
+
+
+def control(params, x):
+    """c(x), eq. 4, [..., k]."""
+    hidden = np.maximum(normalised(x) @ params["w_in"] + params["b_in"], 0)
+    return hidden @ params["w_out"] + params["b_out"]
+
+
+def gate(params, x, hard):
+    """G(x), eq. 1 without noise, or the decision of eq. 2."""
+    logits = control(params, x)
+    return (logits >= 0).astype(x.dtype) if hard else sigmoid(logits)
+
+
+def attention(params, query_rows, memory, key_gate, mask):
+    """Eq. 11 and 12: keys and values are scaled by the gate of their row, and keep their place in the softmax."""
+    query, key, value = (
+        np.einsum("...ld,dhk->...hlk", rows, params[name])
+        for rows, name in ((query_rows, "query"), (memory, "key"), (memory, "value"))
+    )
+    scale = key_gate[..., None, :, None]
+    y = reference.attention(query, scale * key, scale * value, mask[..., None, None, :])
+    return np.einsum("...hqk,hkd->...qd", y, params["out"])
+
+
+def norm(params, x):
+    return reference.layer_norm(x, params["scale"], params["bias"])
+
+
+def attention_block(params, x, mask, hard, memory=None):
+    """Eq. 13: x + G_q(x) LN(attention(LN(x)))."""
+    h = norm(params["input_norms_0"], x)
+    keys_of, rows = (h, x) if memory is None else (memory, memory)
+    key_gate = gate(params["key_control"], rows, hard)[..., 0] * mask
+    y = norm(params["output_norms_0"], attention(params["sublayers_0"], h, keys_of, key_gate, mask))
+    query_gate = gate(params["control"], x, hard)
+    return x + (query_gate * mask[..., None] if memory is None else query_gate) * y
+
+
+def feed_forward_block(params, x, hard):
+    """Eq. 15: x + sum_j G_j(x) LN_j(f_j(LN'_j(x)))."""
+    gates, y = gate(params["control"], x, hard), x
+    for j in range(gates.shape[-1]):
+        part = reference.feed_forward(params[f"sublayers_{j}"], norm(params[f"input_norms_{j}"], x))
+        y = y + gates[..., j : j + 1] * norm(params[f"output_norms_{j}"], part)
+    return y

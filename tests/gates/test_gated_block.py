@@ -1,0 +1,174 @@
+"""Gated blocks against float64, and what is not computed against what is multiplied by 0."""
+
+import gates_reference as slow
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+
+from flaxnmt.attention.multihead import MultiHeadAttention
+from flaxnmt.gates.block import GatedBlock
+from flaxnmt.gates.control import control_flops
+from flaxnmt.layers.context import Context
+from flaxnmt.layers.feed_forward import FeedForward
+from flaxnmt.sharding import unbox
+
+B, Q, D, H, F, HIDDEN = 2, 5, 6, 2, 8, 3
+X, UPSTREAM = np.random.default_rng(0).normal(size=(2, B, Q, D))
+MASK = np.asarray([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], bool)
+SOFT = Context(query_mask=jnp.asarray(MASK), key_mask=jnp.asarray(MASK), deterministic=False)
+HARD = SOFT.replace(deterministic=True)
+
+
+def make(*sublayers, dropout=0.0):
+    return GatedBlock(D, sublayers, HIDDEN, dropout=dropout)
+
+
+def attention_block():
+    return make(MultiHeadAttention(D, H))
+
+
+def feed_forward_block(parts=2):
+    return make(*(FeedForward(D, F // parts) for _ in range(parts)))
+
+
+def random_params(module, seed=1):
+    """Float64 parameters with which some gates are open and some are closed."""
+    rng = np.random.default_rng(seed)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.asarray(X), HARD)["params"]
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: rng.normal(size=leaf.shape) + (path[-1].key == "scale"), unbox(shapes)
+    )
+
+
+def float32(tree):
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
+
+
+def run(module, params, x, context, memory=None):
+    def both(block, x):
+        shared = None if memory is None else block.keys(memory, context)
+        return block(x, context, shared)
+
+    return module.apply({"params": params}, x, method=both)
+
+
+def set_gates(params, bias):
+    """With every gate at this logit, whatever the row."""
+
+    def change(path, leaf):
+        names = [key.key for key in path]
+        if names[-2].endswith("control") and names[-1] in ("w_out", "b_out"):
+            return np.full(leaf.shape, bias if names[-1] == "b_out" else 0.0)
+        return leaf
+
+    return jax.tree_util.tree_map_with_path(change, params)
+
+
+KINDS = {
+    "attention": (attention_block(), lambda params, x, hard: slow.attention_block(params, x, MASK, hard)),
+    "feed-forward": (feed_forward_block(), slow.feed_forward_block),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gated_block_is_its_equation_forward_and_backward(kind):
+    module, expected = KINDS[kind]
+    params = random_params(module)
+    y, backward = jax.vjp(jax.jit(lambda p, x: run(module, p, x, SOFT)[0]), *float32((params, X)))
+    real = MASK[..., None]
+    np.testing.assert_allclose(y * real, expected(params, X, False) * real, rtol=1e-5, atol=2e-5)
+    d_params, d_x = backward(float32(UPSTREAM * real))
+
+    def loss(params, x=X):
+        return np.sum(UPSTREAM * real * expected(params, x, False))
+
+    def compare(path, gradient, value):
+        def loss_of(v):
+            return loss(jax.tree_util.tree_map_with_path(lambda p, leaf: v if p == path else leaf, params))
+
+        exact = reference.numeric_gradient(loss_of, value)
+        name = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(gradient, exact, rtol=1e-3, atol=2e-4, err_msg=name)
+
+    numeric = reference.numeric_gradient(lambda x: loss(params, x), X)
+    np.testing.assert_allclose(d_x, numeric, rtol=1e-3, atol=5e-4)
+    jax.tree_util.tree_map_with_path(compare, d_params, params)
+    for name in ("control", "key_control") if kind == "attention" else ("control",):
+        assert all(np.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(d_params[name])), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decisions_are_the_equation_and_skipping_equals_masking(kind):
+    module, expected = KINDS[kind]
+    params = random_params(module)
+    step = jax.jit(lambda context: run(module, float32(params), float32(X), context))
+    masked, masked_use = step(HARD)
+    # The pieces that are computed are other matrix products than the whole, so sums may round differently.
+    skipped, skipped_use = step(HARD.replace(skip=True))
+    np.testing.assert_allclose(skipped, masked, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(skipped_use.used, masked_use.used)
+    real = MASK[..., None]
+    np.testing.assert_allclose(masked * real, expected(params, X, True) * real, rtol=1e-5, atol=2e-5)
+    assert (masked_use.used < masked_use.full).all()
+
+
+def test_attention_over_a_memory_gates_its_keys_by_the_memory():
+    module = attention_block()
+    params, memory = random_params(module), np.random.default_rng(5).normal(size=X.shape)
+    context = Context(key_mask=jnp.asarray(MASK))
+    step = jax.jit(lambda context: run(module, float32(params), float32(X), context, float32(memory))[0])
+    expected = slow.attention_block(params, X, MASK, True, memory)
+    for skip in (False, True):
+        np.testing.assert_allclose(step(context.replace(skip=skip)), expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_open_gates_are_the_block_with_another_norm_and_closed_ones_the_identity(skip):
+    module = attention_block()
+    params = random_params(module)
+    step = jax.jit(lambda params: run(module, params, float32(X), HARD.replace(skip=skip)))
+
+    def with_norm(attention_params, x):
+        h = slow.norm(attention_params["input_norms_0"], x)
+        y = slow.attention(attention_params["sublayers_0"], h, h, MASK.astype(float), MASK)
+        return x + slow.norm(attention_params["output_norms_0"], y)
+
+    # A logit of exactly 0 is open.
+    opened, use = step(float32(set_gates(params, 0.0)))
+    real = MASK[..., None]
+    np.testing.assert_allclose(opened * real, with_norm(params, X) * real, rtol=1e-5, atol=2e-5)
+    controls = 2 * MASK.sum(1) * control_flops(D, HIDDEN, 1)
+    np.testing.assert_allclose(use.used, use.full + controls, rtol=1e-6)
+    closed, use = step(float32(set_gates(params, -1e-3)))
+    np.testing.assert_array_equal(closed, float32(X))
+    np.testing.assert_allclose(use.used, controls, rtol=1e-6)
+
+
+def test_work_is_counted_over_real_rows_alone():
+    module = attention_block()
+    params = float32(set_gates(random_params(module), 1.0))
+    use = run(module, params, float32(X), HARD)[1]
+    lengths = MASK.sum(1)
+    # Keys and values; queries, scores, weighted values and output (multiply-adds as 2).
+    np.testing.assert_allclose(use.full, 4 * lengths * D**2 + 4 * lengths * D * (D + lengths), rtol=1e-6)
+
+
+def test_noise_is_drawn_in_training_only_and_scaled():
+    module = feed_forward_block(1)
+    params = float32(set_gates(random_params(module), 0.0))
+
+    def gates(context):
+        rngs = {"dropout": jax.random.key(3)}
+        return module.apply({"params": params}, float32(X), context, rngs=rngs)[1].gates["rows"][..., 0]
+
+    soft = SOFT.replace(capture=True)
+    np.testing.assert_array_equal(gates(soft)[MASK], 0.5)
+    np.testing.assert_array_equal(gates(soft.replace(gate_noise=0.0))[MASK], 0.5)
+    one, two = (gates(soft.replace(gate_noise=scale)) for scale in (1.0, 2.0))
+    logits = [np.log(g[MASK] / (1 - g[MASK])) for g in (one, two)]
+    np.testing.assert_allclose(logits[1], 2 * logits[0], rtol=1e-3, atol=1e-4)
+    assert np.std(logits[0]) > 0.3
+    np.testing.assert_array_equal(gates(HARD.replace(capture=True, gate_noise=5.0))[MASK], 1.0)
+    assert (one[~MASK] == 0).all()

@@ -1,0 +1,190 @@
+"""Models with gates: budgets in training, decisions in decoding, padding, causality, documents."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import CONFIG, VOCAB, float32, random_ids, random_params, small_model
+
+from flaxnmt.config import BudgetLossConfig
+from flaxnmt.errors import ConfigError
+from flaxnmt.models.config import BudgetConfig, DocumentConfig
+from flaxnmt.models.flops import forward_flops
+from flaxnmt.models.seq2seq import BOS, Seq2Seq
+from flaxnmt.training.objective import translation_objective
+
+LEVELS = (1.0, 0.5)
+BOTH = BudgetConfig(encoder=LEVELS, decoder=LEVELS, blocks=2)
+BEAMS, LENGTH = 2, 5
+SOURCE, TARGET = jnp.asarray(random_ids([5, 3, 4], 6)), jnp.asarray(random_ids([4, 5, 2], 5, 1))
+BUDGET = jnp.asarray([0, 3, 2])
+
+
+@pytest.fixture(scope="module")
+def made():
+    model = small_model(budget=BOTH)
+    return model, {"params": float32(random_params(model))}
+
+
+def logits(model, variables, source, target, budget=BUDGET, skip=False):
+    def run(model, source, target):
+        encoded, encoder = model.encode(source, budget=budget, skip=skip, capture=True)
+        hidden, decoder = model.decode(encoded, target, skip=skip, capture=True)
+        return model.logits(hidden), encoder, decoder
+
+    return jax.jit(lambda source, target: model.apply(variables, source, target, method=run))(source, target)
+
+
+def test_what_is_not_computed_is_what_is_multiplied_by_zero(made):
+    masked, encoder, decoder = logits(*made, SOURCE, TARGET)
+    skipped, *use = logits(*made, SOURCE, TARGET, skip=True)
+    real = np.asarray(TARGET != 0)[..., None]
+    np.testing.assert_allclose(skipped * real, masked * real, rtol=1e-5, atol=1e-5)
+    for one, other in zip((encoder, decoder), use):
+        np.testing.assert_allclose(one.used, other.used, rtol=1e-6)
+        gates = np.concatenate([np.ravel(gate) for gate in jax.tree.leaves(one.gates)])
+        assert 0.1 < gates.mean() < 0.9 and set(gates) == {0.0, 1.0}
+
+
+def test_steps_over_a_cache_decide_as_the_full_pass_does(made):
+    model, variables = made
+    hypotheses = jnp.asarray(random_ids([LENGTH] * 6, LENGTH, seed=2)).reshape(3, BEAMS, LENGTH)
+    start = jax.jit(lambda: model.apply(variables, SOURCE, BEAMS, LENGTH, budget=BUDGET, method="start"))
+    step = jax.jit(lambda *args: model.apply(variables, *args, method="step"))
+    cache, tokens, steps = start(), jnp.full((3, BEAMS), BOS), []
+    for t in range(LENGTH):
+        scores, cache = step(cache, tokens, jnp.int32(t))
+        tokens = hypotheses[:, :, t]
+        steps.append(scores)
+    source, budget = (jnp.repeat(x, BEAMS, axis=0) for x in (SOURCE, BUDGET))
+    full, _, _ = logits(model, variables, source, hypotheses.reshape(-1, LENGTH), budget)
+    np.testing.assert_allclose(
+        jnp.stack(steps, axis=2), full.reshape(*hypotheses.shape, VOCAB), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_padding_neither_counts_nor_changes_anything(made):
+    short, encoder, decoder = logits(*made, SOURCE, TARGET)
+    wide = [jnp.pad(ids, ((0, 0), (0, 3))) for ids in (SOURCE, TARGET)]
+    longer, *use = logits(*made, *wide)
+    real = np.asarray(TARGET != 0)[..., None]
+    np.testing.assert_allclose(longer[:, : TARGET.shape[1]] * real, short * real, rtol=1e-5, atol=1e-5)
+    for one, other in zip((encoder, decoder), use):
+        np.testing.assert_allclose((one.used, one.full), (other.used, other.full), rtol=1e-6)
+
+
+def test_a_gate_reads_its_own_token_so_that_nothing_comes_from_the_future(made):
+    before, _, decoder = logits(*made, SOURCE, TARGET)
+    changed = TARGET.at[:, 2:].set(jnp.where(TARGET[:, 2:] != 0, 7, 0))
+    after, _, other = logits(*made, SOURCE, changed)
+    np.testing.assert_allclose(after[:, :3], before[:, :3], rtol=1e-5, atol=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_array_equal(a[:, :3], b[:, :3]),
+        *([layer["attention"] for layer in aux.gates["decoder"]] for aux in (decoder, other)),
+    )
+    assert np.abs(after[:, 3:] - before[:, 3:]).max() > 1e-3
+
+
+def test_another_budget_is_another_translation_and_none_is_the_full_one(made):
+    model, variables = made
+    full, _, _ = logits(model, variables, SOURCE, TARGET, jnp.zeros(3, jnp.int32))
+    unsaid = jax.jit(model.apply)(variables, SOURCE, TARGET)
+    np.testing.assert_allclose(unsaid, full, rtol=1e-5, atol=1e-5)
+    half, _, _ = logits(model, variables, SOURCE, TARGET, jnp.full(3, 3))
+    assert np.abs(half - full).max() > 1e-2
+
+
+def test_gradients_reach_every_control_network_and_the_budgets(made):
+    model, variables = made
+    objective = translation_objective(model, 0.1, budget=BudgetLossConfig(noise_steps=4))
+    batch = {"source": SOURCE, "target": TARGET}
+
+    @jax.jit
+    def gradient(params, update):
+        def loss(params):
+            sums = objective(params, batch, jax.random.key(0), update)
+            return sums["loss"], sums
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    (_, sums), gradients = gradient(variables["params"], 0)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+        name = jax.tree_util.keystr(path)
+        assert np.isfinite(leaf).all(), name
+        if "control" in name or "budget_table" in name:
+            assert np.abs(leaf).max() > 0, name
+    tokens = float(sums["tokens"])
+    assert tokens == float((TARGET != 0).sum())
+    assert 0 < float(sums["budget_loss"]) / tokens < 2
+    # Noise grows with the updates: none at the first.
+    (later, _), _ = gradient(variables["params"], 4)
+    assert abs(float(later) - float(sums["loss"])) > 1e-3
+
+
+def test_the_budget_loss_is_worth_its_weight_in_target_tokens(made):
+    model, variables = made
+    batch = {"source": SOURCE, "target": TARGET}
+
+    def sums(weight):
+        budget = BudgetLossConfig(weight=weight, noise_steps=4)
+        return translation_objective(model, 0.1, budget=budget)(
+            variables["params"], batch, jax.random.key(0), 0
+        )
+
+    without, double = jax.jit(sums, static_argnums=0)(0.0), jax.jit(sums, static_argnums=0)(2.0)
+    np.testing.assert_allclose(double["loss"] - without["loss"], 2 * without["budget_loss"], rtol=1e-4)
+
+
+def test_one_side_may_be_gated_alone():
+    model = small_model(budget=BudgetConfig(decoder=LEVELS))
+    assert model.config.budgets == ((1.0, 1.0), (1.0, 0.5))
+    variables = {"params": float32(random_params(model))}
+    assert not any("control" in name for name in variables["params"]["encoder"]["stack"]["layers_0"])
+    use = jax.jit(lambda: model.apply(variables, SOURCE, TARGET, method="logits_and_use"))()[1]
+    assert use.shape == (3, 2)
+    np.testing.assert_array_equal(use[:, 0], 1)
+    assert (use[:, 1] < 1).all()
+
+
+@pytest.mark.parametrize("kind, scan", [("conditional", False), ("context", True)])
+def test_attention_over_documents_is_gated_trains_and_skips(kind, scan):
+    document = DocumentConfig(layers=(kind,), t=2)
+    config = dataclasses.replace(CONFIG, document=document, budget=BOTH, scan=scan)
+    model = Seq2Seq(config, VOCAB, VOCAB)
+    source = jnp.asarray(np.stack([random_ids([4, 3, 2], 4, 5), random_ids([3, 4, 0], 4, 6)]))
+    target = jnp.asarray(np.stack([random_ids([3, 2, 3], 3, 7), random_ids([2, 3, 0], 3, 8)]))
+    variables = {"params": float32(random_params(model))}
+    budget = jnp.asarray([1, 3])
+    masked, encoder, _ = logits(model, variables, source, target, budget)
+    skipped, other, _ = logits(model, variables, source, target, budget, skip=True)
+    real = np.asarray(target != 0)[..., None]
+    np.testing.assert_allclose(skipped * real, masked * real, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(other.used, encoder.used, rtol=1e-6)
+    objective = translation_objective(model, 0.1, budget=BudgetLossConfig(noise_steps=4))
+    batch = {"source": source, "target": target}
+    gradients = jax.jit(jax.grad(lambda p: objective(p, batch, jax.random.key(0), 2)["loss"]))(
+        variables["params"]
+    )
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+def test_work_of_a_gated_model_is_that_of_the_plain_one_and_of_its_control_networks(made):
+    shapes = VOCAB, SOURCE.shape, TARGET.shape
+    gated, plain = (forward_flops(config, *shapes) for config in (made[0].config, CONFIG))
+    hidden, d_model = CONFIG.d_model // 8, CONFIG.d_model
+    rows = {"source": SOURCE.size, "target": TARGET.size}
+    one, two = 2 * hidden * (d_model + 1), 2 * hidden * (d_model + 2)
+    encoder = rows["source"] * (2 * one + two)
+    decoder = 2 * (rows["target"] * (3 * one + two) + rows["source"] * one)
+    assert gated - plain == encoder + decoder
+
+
+def test_what_does_not_go_together_is_refused():
+    with pytest.raises(ConfigError, match="model.norm post with budgets"):
+        small_model(budget=BOTH, norm="post").lazy_init(jax.random.key(0), SOURCE, TARGET)
+    with pytest.raises(ConfigError, match="model.budget.blocks 5 does not divide the feed-forward size 24"):
+        small_model(budget=dataclasses.replace(BOTH, blocks=5)).lazy_init(jax.random.key(0), SOURCE, TARGET)
+    with pytest.raises(ConfigError, match="noise on gates grows without an end"):
+        translation_objective(small_model(budget=BOTH), 0.1)
