@@ -14,7 +14,7 @@ TEST_ENV := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax \
 PYTEST := $(TEST_ENV) $(PY) -m pytest -q -n 2
 
 .PHONY: help venv install demo test test-all lint golden bench bench-training bench-decoding bench-data \
-	bench-documents bench-peers-env wheel clean
+	bench-documents bench-budgets bench-peers-env wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1 \2/' | \
@@ -53,7 +53,7 @@ lint: install  ## ruff over everything
 golden: install  ## write the golden files of tests/golden anew; review the diff
 	$(PYTEST) -k golden --refresh-golden $(PYTEST_ARGS)
 
-bench: bench-training bench-decoding bench-data bench-documents  ## all benchmarks, beside their peers
+bench: bench-training bench-decoding bench-data bench-documents bench-budgets  ## all benchmarks, beside their peers
 
 bench-training: install bench-peers-env  ## training speed
 	$(PY) -m experiments.benchmarks.training
@@ -68,6 +68,9 @@ bench-documents: install  ## attention over documents, and selection by a tree
 	$(PY) -m experiments.benchmarks.document_attention
 	$(PY) -m experiments.benchmarks.tree_selection
 	$(PY) -m experiments.benchmarks.complexity
+
+bench-budgets: install  ## what a budget saves by the clock
+	$(PY) -m experiments.benchmarks.budgets
 
 bench-peers-env: $(PEERS)/.installed  ## make an environment with the toolkits to compare with
 

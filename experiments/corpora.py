@@ -14,6 +14,7 @@ from jax.experimental import multihost_utils
 
 from flaxnmt.config import Config, DataConfig
 from flaxnmt.data.batches import EvaluationBatches, ShuffledBatches, SortedBatches, TrainBatches
+from flaxnmt.data.boundaries import Boundaries
 from flaxnmt.data.buckets import extend, plan_buckets
 from flaxnmt.data.chunks import chunk
 from flaxnmt.data.concatenation import BREAK, Breaks, concatenate
@@ -138,7 +139,8 @@ def _document_batches(
     chunks = chunk(corpus.document_offsets, config.max_sentences, config.overlap)
     if chunks.cut:
         log.info("%s", chunks.cut)
-    units = DocumentChunks(corpus, chunks, config.max_length)
+    boundaries = Boundaries(config.boundaries, seed)
+    units = DocumentChunks(corpus, chunks, config.max_length, boundaries=boundaries)
     plan = plan_documents(
         units,
         max_length=config.max_length,
@@ -147,7 +149,8 @@ def _document_batches(
         rows_multiple=config.rows_multiple,
         length_multiple=config.length_multiple,
     )
-    dev_units = DocumentChunks(dev, chunk(dev.document_offsets, config.max_sentences, config.overlap))
+    dev_chunks = chunk(dev.document_offsets, config.max_sentences, config.overlap)
+    dev_units = DocumentChunks(dev, dev_chunks, boundaries=boundaries)
     dev_plan = grid_plan(config.batch_tokens // FULL, config.max_sentences, config.rows_multiple)
     return ShuffledBatches(units, plan, seed), SortedBatches(dev_units, dev_plan)
 

@@ -12,19 +12,23 @@ from typing import Annotated
 
 import tyro
 
+from experiments.measures import scores, speed
 from flaxnmt import open_run
 from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.data.discourse import contrastive
 from flaxnmt.data.readers import read
 from flaxnmt.errors import ConfigError
 from flaxnmt.evaluation.contrastive import from_discourse
-from flaxnmt.evaluation.controls import KINDS, compare_contrastive_controls, compare_controls
+from flaxnmt.evaluation.controls import compare_contrastive_controls
+from flaxnmt.run import Run
 
 CONTRASTIVE_SETS = 720
 """Closed sets, twenty for each phenomenon and distance: 2400 examples."""
 
+TEST = ("discourse:test:60",)
 
-def contrastive_accuracy(run: Path, sets: int = CONTRASTIVE_SETS) -> dict:
+
+def contrastive_accuracy(run: Run, sets: int = CONTRASTIVE_SETS) -> dict:
     """Accuracy on the closed sets of the embedded corpus under every control.
 
     Returns:
@@ -32,7 +36,7 @@ def contrastive_accuracy(run: Path, sets: int = CONTRASTIVE_SETS) -> dict:
       `evaluation.contrastive.accuracy` in few words.
     """
     examples = [from_discourse(example) for example in contrastive("test", sets)]
-    found = compare_contrastive_controls(open_run(run).log_probs, examples)
+    found = compare_contrastive_controls(run.log_probs, examples)
     return {kind: _brief(table) for kind, table in found.items()}
 
 
@@ -45,24 +49,14 @@ def _brief(table: dict) -> dict:
     }
 
 
-def scores(run: Path, corpus: tuple[str, ...], kinds: tuple[str, ...] = KINDS, samples: int = 1000) -> dict:
-    """s-BLEU and d-BLEU of a test set under every control, and whether true context is better than the others.
-
-    Returns:
-      {control: {"s_bleu", "d_bleu", "p": of s-BLEU against true context}, "signature": of s-BLEU}.
-    """
-    documents = list(read(*corpus))
-    found = compare_controls(open_run(run).translate_documents, documents, kinds=kinds, samples=samples)
-    tests = found["significance"]["s_bleu"]["systems"]
-    rows = {
-        kind: {
-            "s_bleu": found["scores"][kind]["s_bleu"]["score"],
-            "d_bleu": found["scores"][kind]["d_bleu"]["score"],
-            "p": tests[kind]["p_value"],
-        }
-        for kind in kinds
+def measure(directory: Path, sets: int = CONTRASTIVE_SETS) -> dict:
+    """What sweeps on the embedded corpus say of a run: contrastive accuracy, BLEU under the controls, time."""
+    run, documents = open_run(directory), list(read(*TEST))
+    return {
+        "contrastive": contrastive_accuracy(run, sets),
+        "scores": scores(run, documents),
+        "speed": speed(run, documents),
     }
-    return rows | {"signature": found["scores"][kinds[0]]["s_bleu"]["signature"]}
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         if not arguments.runs:
             raise ConfigError("no run: give one or more run directories")
         quiet()
-        found = {str(path): contrastive_accuracy(path, arguments.sets) for path in arguments.runs}
+        found = {str(path): contrastive_accuracy(open_run(path), arguments.sets) for path in arguments.runs}
         count = next(iter(found[str(arguments.runs[0])].values()))["examples"]
         print(f"\nContrastive accuracy, per cent of {count} examples; without the context 50 is chance.\n")
         print(table(found))

@@ -1,13 +1,16 @@
 """Where a training starts that does not start from nothing."""
 
+import json
 import logging
 from pathlib import Path
 
 import jax
 
+from experiments.continuing import has_checkpoint
 from flaxnmt.errors import RunError
-from flaxnmt.run import PARAMETERS, TOKENIZER
+from flaxnmt.run import PARAMETERS, RECORD, TOKENIZER
 from flaxnmt.training.export import read_parameters
+from flaxnmt.training.freezing import INITIALISED, frozen_names
 from flaxnmt.training.integrity import named_leaves
 from flaxnmt.training.state import TrainState
 from flaxnmt.typing import Params
@@ -62,3 +65,27 @@ def initial_params(state: TrainState, params: Params, shardings: TrainState) -> 
     params = jax.tree.unflatten(jax.tree.structure(state.params), leaves)
     ema = None if state.ema is None else jax.tree.map(lambda x: x.copy(), params)
     return state.replace(params=params, ema=ema)
+
+
+def frozen_parameters(
+    freeze: tuple[str, ...], shapes: Params, initial: Params | None, directory: Path
+) -> list[str]:
+    """Names of the parameters that a run leaves as they are; a run that is continued knows those it began with.
+
+    Raises:
+      ConfigError: as `frozen_names`.
+      RunError: where that is not known any more.
+    """
+    names = list(named_leaves(shapes))
+    if INITIALISED in freeze and has_checkpoint(directory):
+        try:
+            frozen = json.loads((directory / RECORD).read_text(encoding="utf-8"))["frozen"]
+        except (OSError, ValueError, KeyError):
+            raise RunError(
+                f"{directory / RECORD} does not say what is frozen: bring it back, as this run cannot go on without"
+            ) from None
+    else:
+        found = {} if initial is None else named_leaves(initial)
+        frozen = frozen_names(names, freeze, [name for name in names if name in found])
+    log.info("%d of %d parameters are frozen", len(frozen), len(names))
+    return frozen

@@ -16,12 +16,15 @@ from flaxnmt.training.state import TrainState
 log = logging.getLogger(__name__)
 
 
-def record(mesh: Mesh, state: TrainState, corpora: Corpora, peak: float, argv: list[str]) -> dict:
+def record(
+    mesh: Mesh, state: TrainState, corpora: Corpora, peak: float, argv: list[str], frozen: list[str]
+) -> dict:
     """What `run.json` says of a run."""
     device = jax.devices()[0]
     return {
         "command": " ".join(["python -m experiments.train", *argv]),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        "frozen": frozen,
         "training_pairs": corpora.train.pairs,
         "training_corpus": corpora.corpus.checksum(),
         "skipped_lines": corpora.train.skipped.too_long + corpora.train.skipped.empty,

@@ -1,10 +1,10 @@
 """Trains and measures the trials of a sweep, one after the other; what is finished is skipped.
 
-    python -m experiments.sweep documents --runs DIR [--only PATTERN] [--seeds 1 2 3]
+    python -m experiments.sweep documents --runs DIR [--only PATTERN] [--seeds 1 2 3] [--data DIR]
 
 The same command again continues: a trial that was interrupted goes on from its checkpoint, and those with a row
-in the ledger are not run again. Exit codes: 0 all finished, 2 a mistake to correct or a trial that failed, 42
-stopped because it was asked to (SIGTERM or Ctrl-C).
+in the ledger are not run again. `python -m experiments.tables NAME` shows what was found. Exit codes: 0 all
+finished, 2 a mistake to correct or a trial that failed, 42 stopped because it was asked to (SIGTERM or Ctrl-C).
 """
 
 import fnmatch
@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import json
 import logging
+import os
 import pkgutil
 import shutil
 import signal
@@ -26,11 +27,13 @@ from typing import Annotated
 import tyro
 
 from experiments import sweeps
-from experiments.ledger import Ledger
+from experiments.data import DATA, with_data
+from experiments.tables import Table
 from experiments.train import leaving_at_once
 from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.config_io import nearest
 from flaxnmt.errors import ConfigError, RunError
+from flaxnmt.ledger import Ledger
 from flaxnmt.training.preemption import PREEMPTED
 
 log = logging.getLogger("experiments.sweep")
@@ -45,10 +48,11 @@ class Trial:
     Attributes:
       name: within its sweep, without the seed; a directory and a row carry it.
       config: of `experiments.configs`.
-      options: flags of `experiments.train`.
+      options: flags of `experiments.train`; $FLAXNMT_DATA in them stands for the data directory.
       seed: of the training.
       settings: what distinguishes the trial, as columns of the table.
       after: name of the trial, of the same seed, from whose parameters it starts.
+      against: name of the trial, of the same seed, with which it is compared when it is measured.
     """
 
     name: str
@@ -57,10 +61,16 @@ class Trial:
     seed: int = 1
     settings: tuple[tuple[str, str | int | float], ...] = ()
     after: str | None = None
+    against: str | None = None
 
     @property
     def directory(self) -> str:
         return f"{self.name}-seed{self.seed}"
+
+    @property
+    def needs(self) -> list[str]:
+        """Directories of the runs without which it cannot be trained, or not measured."""
+        return [f"{name}-seed{self.seed}" for name in (self.after, self.against) if name is not None]
 
     @property
     def key(self) -> str:
@@ -77,10 +87,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Trials, in the order in which they are run, and the function that measures a finished run directory."""
+    """A set of trials and what is measured of them.
+
+    Attributes:
+      trials: in the order in which they are run.
+      measure: of a finished run directory.
+      tables: what `experiments.tables` shows of the ledger.
+    """
 
     trials: tuple[Trial, ...]
     measure: Callable[[Path, Trial], dict]
+    tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,6 +110,8 @@ class Arguments:
     """Trials of these seeds alone."""
     results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
     """Where the ledger is kept."""
+    data: Path | None = None
+    """Directory of the corpora, for sweeps on real ones; $FLAXNMT_DATA if not given."""
     keep: bool = False
     """Keep run directories of trials that others do not start from."""
     dry_run: bool = False
@@ -129,6 +148,8 @@ def run(name: str, arguments: Arguments) -> int:
         raise ConfigError(f"no trial of {name} matches {arguments.only!r}; there are {known}")
     finished = ledger.keys()
     left = [trial for trial in chosen if trial.key not in finished]
+    if arguments.data is not None:
+        os.environ[DATA] = str(arguments.data)
     log.info(
         "%s: %d trials, %d finished, rows in %s", name, len(chosen), len(chosen) - len(left), ledger.path
     )
@@ -136,7 +157,8 @@ def run(name: str, arguments: Arguments) -> int:
         for trial in chosen:
             log.info("%s %s", "todo    " if trial in left else "finished", trial.directory)
         return 0
-    needed = {trial.after for trial in sweep.trials}
+    check(left, arguments.runs, ledger)
+    needed = {directory for trial in sweep.trials for directory in trial.needs}
     for number, trial in enumerate(left, 1):
         began = time.monotonic()
         log.info("%d of %d: %s", number, len(left), trial.directory)
@@ -150,9 +172,28 @@ def run(name: str, arguments: Arguments) -> int:
         row = {"key": trial.key, "name": trial.name, "seed": trial.seed, **dict(trial.settings)}
         ledger.add(row | describe(directory, trial) | sweep.measure(directory, trial))
         log.info("%s: row written after %.1f minutes", trial.directory, (time.monotonic() - began) / 60)
-        if not arguments.keep and trial.name not in needed:
+        if not arguments.keep and trial.directory not in needed:
             shutil.rmtree(directory)
     return 0
+
+
+def check(trials: list[Trial], runs: Path, ledger: Ledger) -> None:
+    """Refuses what would fail only after hours.
+
+    Raises:
+      ConfigError: for corpora that are not there.
+      RunError: for a run that is needed, finished and gone.
+    """
+    known: set[str] = set()
+    for trial in trials:
+        with_data(trial.options)
+        for name in trial.needs:
+            if name not in known and not (runs / name).is_dir():
+                raise RunError(
+                    f"{trial.directory} needs {name}, which is not in {runs} and is not run before it: bring it "
+                    f"back, leave --only out, or take its row out of {ledger.path}"
+                )
+        known.add(trial.directory)
 
 
 def describe(directory: Path, trial: Trial) -> dict:
@@ -186,7 +227,9 @@ def train(trial: Trial, runs: Path) -> int:
 
     earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        process = subprocess.Popen([sys.executable, "-m", "experiments.train", *trial.command(runs)])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "experiments.train", *with_data(trial.command(runs))]
+        )
         if asked:
             process.send_signal(signal.SIGTERM)
         code = process.wait()

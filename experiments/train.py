@@ -26,17 +26,18 @@ from experiments import configs
 from experiments.continuing import check, check_corpus, has_checkpoint, make_directory
 from experiments.corpora import prepare
 from experiments.evaluate import Evaluator
-from experiments.initial import check_initial, exported, initial_params
+from experiments.initial import check_initial, exported, frozen_parameters, initial_params
 from experiments.loop import History, Loop
 from experiments.record import announce, record
 from experiments.report import write_report
 from flaxnmt.commands import guarded, parsed, quiet
-from flaxnmt.config import Config
+from flaxnmt.config import BudgetLossConfig, Config, TrainingConfig
 from flaxnmt.errors import ConfigError
 from flaxnmt.run import CHECKPOINTS, RECORD, make_model, make_translator, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
-from flaxnmt.sharding import make_mesh, owned_rows, use_mesh
+from flaxnmt.sharding import make_mesh, owned_rows, unbox, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
+from flaxnmt.training.freezing import freeze, frozen_mask, held
 from flaxnmt.training.meters import measure_matmul_peak
 from flaxnmt.training.objective import translation_objective
 from flaxnmt.training.optimizers import make_optimizer
@@ -148,10 +149,19 @@ def prepare_and_train(arguments: Arguments, argv: list[str], began: float) -> in
     schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     chunk = training.loss_chunk if mesh.size == 1 else None
-    objective = translation_objective(model, training.label_smoothing, chunk)
+    objective = minimised = translation_objective(
+        model, training.label_smoothing, chunk, budget_loss(training)
+    )
 
     def init(key):
         return model.init(key, *example_inputs(config))
+
+    frozen = []
+    if training.freeze:
+        params = unbox(jax.eval_shape(init, jax.random.key(0))["params"])
+        frozen = frozen_parameters(training.freeze, params, initial, directory)
+        mask = frozen_mask(params, frozen)
+        optimizer, minimised = freeze(optimizer, mask), held(objective, mask)
 
     # One device's peak, measured outside of the mesh: inside, every array belongs to all devices.
     peak = measure_matmul_peak(config.model.dtype) * _units()
@@ -169,7 +179,7 @@ def prepare_and_train(arguments: Arguments, argv: list[str], began: float) -> in
                 if initial is not None:
                     state = initial_params(state, initial, shardings)
             step = CompiledStep(
-                TrainStep(objective, optimizer, schedule, training.seed, training.ema),
+                TrainStep(minimised, optimizer, schedule, training.seed, training.ema),
                 shardings,
                 training.accumulate,
             )
@@ -177,7 +187,7 @@ def prepare_and_train(arguments: Arguments, argv: list[str], began: float) -> in
             evaluator = Evaluator(objective, translator, corpora, training.evaluate_translations)
             if first:
                 save_config(directory, config)
-                write_json(directory / RECORD, record(mesh, state, corpora, peak, argv))
+                write_json(directory / RECORD, record(mesh, state, corpora, peak, argv, frozen))
                 announce(config, directory, mesh, state, corpora, history.describe(training.metric))
             history.seconds += time.monotonic() - began
             code = Loop(config, directory, corpora, step, evaluator, checkpoints, mesh, peak).run(
@@ -256,6 +266,12 @@ def restored(
     _, params, rest, progress = found
     progress.pop("step")
     return TrainState(rest["step"], params, rest["opt_state"], rest["ema"], rest["bad"]), History(**progress)
+
+
+def budget_loss(training: TrainingConfig) -> BudgetLossConfig:
+    """With the end of the noise on gates, which is that of the training where nothing else is said."""
+    steps = training.budget.noise_steps or training.max_steps
+    return dataclasses.replace(training.budget, noise_steps=steps)
 
 
 def _units() -> int:

@@ -7,9 +7,10 @@ import jax
 import optax
 
 if TYPE_CHECKING:
+    from flaxnmt.ledger import Ledger
     from flaxnmt.run import Run
 
-__all__ = ["flax", "jax", "open_run", "optax"]
+__all__ = ["flax", "jax", "open_run", "open_sweep", "optax"]
 __version__ = "0.1.0"
 
 
@@ -21,3 +22,19 @@ def open_run(directory: str) -> "Run":
     from flaxnmt.run import Run
 
     return Run(directory)
+
+
+def open_sweep(path: str) -> "Ledger":
+    """Opens the ledger of a sweep: `.table` is a data frame with a row for each finished trial, `.rows()` plain.
+
+    Raises:
+      RunError: if there is none.
+    """
+    from pathlib import Path
+
+    from flaxnmt.errors import RunError
+    from flaxnmt.ledger import Ledger
+
+    if not Path(path).is_file():
+        raise RunError(f"{path}: no ledger of a sweep there; python -m experiments.sweep writes one")
+    return Ledger(path)

@@ -23,10 +23,12 @@ from jax.sharding import Mesh
 from flaxnmt import looking
 from flaxnmt.config import Config
 from flaxnmt.config_io import from_dict, to_dict
+from flaxnmt.data.boundaries import Boundaries
 from flaxnmt.data.concatenation import Breaks
 from flaxnmt.data.documents import Document
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError, RunError
+from flaxnmt.models import build
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.metrics import read_metrics
@@ -111,6 +113,15 @@ def check_model(config: Config) -> None:
         )
     if model.is_document:
         _check_document(config)
+    elif config.data.boundaries != "true":
+        raise ConfigError(
+            f"--data.boundaries {config.data.boundaries} cuts documents, and this is a model of sentences: give "
+            "--model.document.layers, or leave it out"
+        )
+    if model.budgets:
+        # Gates that do not fit say so when layers are made.
+        build.encoder_layer(model, model.encoder_kinds[0])
+        build.decoder_layer(model)
 
 
 def _check_document(config: Config) -> None:
@@ -129,6 +140,13 @@ def _check_document(config: Config) -> None:
         raise ConfigError(f"--model.document.t {model.document.t}: a word selects at least 1 sentence")
     if not model.document.levels:
         raise ConfigError("--model.document.levels is empty: name one, or give --model.positions none")
+    if model.document.cross == "document" and (
+        model.positions == "none" or set(model.document.levels) <= {"word"}
+    ):
+        raise ConfigError(
+            "--model.document.cross document tells the decoder by its position which sentence to write: give "
+            "--model.document.levels with sentence, and positions"
+        )
     if config.data.previous:
         raise ConfigError(
             "--data.previous belongs to models of sentences and --model.document.layers makes one of documents: "
@@ -152,7 +170,10 @@ def make_translator(
     """What translates with this model: line by line, by documents, or line by line after the lines before."""
     parts, data = (model, params, vocabularies, config.decoding, mesh), config.data
     if config.model.is_document:
-        return DocumentTranslator(*parts, max_sentences=data.max_sentences, overlap=data.overlap)
+        boundaries = Boundaries(data.boundaries, config.training.seed)
+        return DocumentTranslator(
+            *parts, max_sentences=data.max_sentences, overlap=data.overlap, boundaries=boundaries
+        )
     if data.previous:
         return ConcatenationTranslator(*parts, previous=data.previous, target_context=data.previous_target)
     return Translator(*parts)
@@ -204,9 +225,14 @@ class Run:
         """The best translation of each line (options: `Translator.hypotheses`)."""
         return self.translator.translate(lines, **options)
 
-    def translate_documents(self, documents: list[Document], **options) -> list[list[str]]:
-        """The best translation of each sentence of each document (options: `Translator.hypotheses`)."""
-        return self.translator.translate_documents(documents, **options)
+    def translate_documents(
+        self, documents: list[Document], wanted: list[tuple[int, ...]] | None = None, **options
+    ) -> list[list[str]]:
+        """The best translation of each sentence of each document, or of those `wanted`, by their indices.
+
+        Options: `Translator.hypotheses`.
+        """
+        return self.translator.translate_documents(documents, wanted, **options)
 
     def log_probs(self, judged: list[tuple[Document, int]], batch_size: int | None = None) -> list[float]:
         """Log-probability of the target of sentence i of each document, in its document."""
@@ -230,6 +256,12 @@ class Run:
             return looking.of_document(self.translator, source)
         target = self.translate([source])[0] if target is None else target
         return looking.of_sentence(self.translator, source, target)
+
+    def gates(
+        self, source: list[str], target: list[str], budget: float | tuple[float, ...] | None = None
+    ) -> list[dict[str, Any]]:
+        """How much each gate lets through for these lines and their translations (`flaxnmt.looking.of_gates`)."""
+        return looking.of_gates(self.translator, source, target, budget)
 
 
 def save_config(directory: Path, config: Config) -> None:

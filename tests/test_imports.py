@@ -10,6 +10,7 @@ HEAVY = (
     "jaxtyping",
     "matplotlib",
     "orbax",
+    "pandas",
     "sacrebleu",
     "sacremoses",
     "sentencepiece",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tyro
 
-from experiments import train
+from experiments import sweep, train
 from flaxnmt import cli
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -30,7 +30,12 @@ def test_code_runs(code):
 @pytest.mark.parametrize("command", [line for line in COMMANDS if "CONFIG" not in line])
 def test_commands_are_understood(command):
     program, *arguments = shlex.split(command.partition("<")[0])
-    if program == "python":
+    if arguments[:2] == ["-m", "experiments.sweep"]:
+        name, parsed = sweep.parse(arguments[2:])
+        assert parsed.runs and sweep.load(name).trials
+    elif arguments[:2] == ["-m", "experiments.tables"]:
+        assert sweep.load(arguments[2]).tables
+    elif program == "python":
         parsed = train.parse(arguments[2:])
         data = parsed.resolved().data
         assert parsed.run and data.train and data.dev

@@ -7,11 +7,11 @@ true, no, another document's and shuffled context.
 
 from pathlib import Path
 
-from experiments.documents import contrastive_accuracy, scores
+from experiments.documents import measure as measure_run
 from experiments.sweep import Sweep, Trial
+from experiments.tables import CONTRASTIVE, CONTROLS, TIME, Table
 
 SEEDS = (1, 2, 3)
-TEST = ("discourse:test:60",)
 
 KINDS = {
     "whole document": ("--model.document.layers", "sentence", "document"),
@@ -44,7 +44,15 @@ def _trials(seed: int) -> list[Trial]:
 
 
 def measure(run: Path, trial: Trial) -> dict:
-    return {"contrastive": contrastive_accuracy(run), "scores": scores(run, TEST)}
+    return measure_run(run)
 
 
-sweep = Sweep(tuple(trial for seed in SEEDS for trial in _trials(seed)), measure)
+sweep = Sweep(
+    tuple(trial for seed in SEEDS for trial in _trials(seed)),
+    measure,
+    (
+        Table("Contrastive accuracy", ("name",), CONTRASTIVE),
+        Table("Context controls", ("name",), CONTROLS),
+        Table("Time", ("name",), TIME),
+    ),
+)

@@ -79,14 +79,14 @@ class Evaluate:
         documents = list(read(*paths, paragraphs=self.paragraphs))
         run = open_run(self.run)
 
-        def translate(documents: list[Document]) -> list[list[str]]:
-            return run.translate_documents(documents, **self._options())
+        def translate(documents: list[Document], wanted: list | None = None) -> list[list[str]]:
+            return run.translate_documents(documents, wanted=wanted, **self._options())
 
         if not self.controls:
             outputs = translate(documents)
             self._keep(outputs)
             return document_scores(outputs, documents)
-        found = compare_controls(translate, documents, samples=self.samples)
+        found = compare_controls(translate, documents, samples=self.samples, translate_wanted=translate)
         self._keep(found["outputs"]["true"])
         return {name: found[name] for name in ("scores", "significance")}
 

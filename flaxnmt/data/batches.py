@@ -17,7 +17,7 @@ import numpy as np
 from flaxnmt.data.buckets import BucketPlan, Shape, Skipped, skipped, trainable
 from flaxnmt.data.shards import TokenArray, TokenCorpus
 from flaxnmt.errors import DataError
-from flaxnmt.typing import Int
+from flaxnmt.typing import Bool, Int
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Units(Protocol):
         ...
 
     def sentences(self, indices: Int[np.ndarray, "B"], shape: Shape) -> Int[np.ndarray, "B ..."]:
-        """Sentence whose output is wanted from each place of a batch, each from one place; -1 is none."""
+        """Sentence of each output that is wanted of a batch, each once; -1 is none."""
         ...
 
 
@@ -258,9 +258,12 @@ class SortedBatches:
     """All units once, near ones in size together, nothing dropped.
 
     Sentences that exceed the last shape of the plan are cut there, with a warning.
+
+    Attributes:
+      chosen: the units that are wanted, where not all are.
     """
 
-    def __init__(self, units: Units, plan: BucketPlan):
+    def __init__(self, units: Units, plan: BucketPlan, chosen: Bool[np.ndarray, "U"] | None = None):
         self.units, self.plan = units, plan
         if cuts := units.cuts(plan.buckets[-1]):
             log.warning(cuts)
@@ -268,6 +271,8 @@ class SortedBatches:
         sizes = [np.minimum(sizes, limit) for sizes, limit in zip(units.sizes, limits, strict=True)]
         buckets = plan.assign(*sizes)
         order = np.lexsort((*reversed(sizes), buckets))
+        if chosen is not None:
+            order, buckets = order[chosen[order]], buckets[chosen]
         ends = np.cumsum(np.bincount(buckets, minlength=len(plan.buckets)))
         self._batches: list[tuple[int, np.ndarray]] = []
         for k, members in enumerate(np.split(order, ends[:-1])):
@@ -288,7 +293,7 @@ class SortedBatches:
         return self.plan.buckets[self._batches[index][0]]
 
     def indices(self, index: int, rows: slice = ALL_ROWS) -> Int[np.ndarray, "B ..."]:
-        """Sentence whose output is wanted from each place, [B] or, in documents, [B, N]; -1 is none."""
+        """Sentence of each output that is wanted, [B] or, in documents, [B, N]; -1 is none."""
         return self.units.sentences(self._batches[index][1][rows], self.shape(index))
 
     def batch(self, index: int, rows: slice = ALL_ROWS) -> Batch:
@@ -299,7 +304,7 @@ class SortedBatches:
         return map(self.batch, range(len(self)))
 
     def restore(self, outputs: Iterable[Sequence]) -> list[Any]:
-        """One output per sentence, in the order of the input.
+        """One output per sentence that is wanted, in the order of the input.
 
         Args:
           outputs: for each batch one output per place of `indices`, flattened: B, or B times N in documents.
@@ -309,7 +314,7 @@ class SortedBatches:
             for sentence, output in zip(self.indices(index).ravel().tolist(), places, strict=True):
                 if sentence >= 0:
                     found[sentence] = output
-        return [found[sentence] for sentence in range(len(found))]
+        return [found[sentence] for sentence in sorted(found)]
 
 
 class TrainBatches(ShuffledBatches):
@@ -334,5 +339,6 @@ class EvaluationBatches(SortedBatches):
         target: TokenArray | None,
         plan: BucketPlan,
         line_numbers: Sequence[int] | None = None,
+        chosen: Bool[np.ndarray, "P"] | None = None,
     ):
-        super().__init__(SentencePairs(source, target, line_numbers), plan)
+        super().__init__(SentencePairs(source, target, line_numbers), plan, chosen)

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from flaxnmt.data.batches import Batch
+from flaxnmt.data.boundaries import TRUE, Boundaries
 from flaxnmt.data.buckets import BucketPlan, Skipped, grid_step, nested_shapes, trainable
 from flaxnmt.data.chunks import Chunks
 from flaxnmt.data.shards import PARAGRAPH, TokenArray, TokenCorpus
@@ -40,11 +41,15 @@ class DocumentChunks:
       chunks: of `chunks.chunk`.
       max_length: for training, the longest side of a sentence that is learnt from, in tokens: a longer source
         is cut, and the target is left out, as it is where a side is empty. None keeps all, for evaluation.
+      wanted: for translation, the sentences whose output is asked for; the others are context. None for all.
+      boundaries: where the encoder sees sentences begin.
     """
 
     corpus: TokenCorpus
     chunks: Chunks
     max_length: int | None = None
+    wanted: Bool[np.ndarray, "P"] | None = None
+    boundaries: Boundaries = TRUE
 
     @cached_property
     def _learnt(self) -> Bool[np.ndarray, "P"]:
@@ -78,14 +83,37 @@ class DocumentChunks:
         learnt = self._learnt.astype(np.int64)
         return _over_runs(np.add, learnt, self.chunks.scored_start, self.chunks.scored_stop)
 
-    def sentences(self, indices: Int[np.ndarray, "B"], shape: DocumentBucket) -> Int[np.ndarray, "B N"]:
-        """Sentence of each place that is scored there; -1 where it is context, or where there is none."""
-        return self._within(indices, shape, self.chunks.scored_start, self.chunks.scored_stop)
+    @cached_property
+    def wanted_counts(self) -> Int[np.ndarray, "C"]:
+        """Wanted sentences that each chunk scores."""
+        wanted = np.ones(len(self.corpus), int) if self.wanted is None else self.wanted.astype(int)
+        return _over_runs(np.add, wanted, self.chunks.scored_start, self.chunks.scored_stop)
+
+    @cached_property
+    def width(self) -> int:
+        """W, the most sentences that are wanted of a chunk, or a power of two above: one for all shapes."""
+        return 1 << (int(self.wanted_counts.max(initial=1)) - 1).bit_length()
+
+    def sentences(self, indices: Int[np.ndarray, "B"], shape: DocumentBucket) -> Int[np.ndarray, "B _"]:
+        """Sentences that are scored, [B, N]; -1 where a place has context, or nothing.
+
+        With `wanted`, only those: [B, W], or as many as the shape has.
+        """
+        scored = self._within(indices, shape, self.chunks.scored_start, self.chunks.scored_stop)
+        if self.wanted is None:
+            return scored
+        return np.take_along_axis(np.where(self.wanted[scored], scored, -1), self._places(scored), 1)
+
+    def _places(self, scored: Int[np.ndarray, "B N"]) -> Int[np.ndarray, "B _"]:
+        """Where the wanted ones of these sentences stand in their rows, in order, and then others."""
+        unwanted = (scored < 0) | ~self.wanted[scored]
+        return np.argsort(unwanted, axis=1, kind="stable")[:, : self.width]
 
     def batch(self, indices: Int[np.ndarray, "B"], shape: DocumentBucket) -> Batch:
         """`source` [B, N, M], `paragraph` [B, N] and, where there is a target, `target` [B, N, M], all int32.
 
-        Paragraphs are counted from 0 at the first sentence of the row.
+        Paragraphs are counted from 0 at the first sentence of the row. Other boundaries add `places` (see
+        `boundaries`). With `wanted` there are also the places of those sentences in their rows, `wanted` [B, W].
         """
         sentences = self._within(indices, shape, self.chunks.start, self.chunks.stop)
         paragraph = self._paragraphs[sentences]
@@ -93,11 +121,13 @@ class DocumentChunks:
             "source": _padded(self.corpus.source, sentences, shape.words),
             "paragraph": np.where(sentences >= 0, paragraph - paragraph[:, :1], 0),
         }
+        scored = self._within(indices, shape, self.chunks.scored_start, self.chunks.scored_stop)
+        if self.wanted is not None:
+            batch["wanted"] = self._places(scored).astype(np.int32)
         if self.corpus.target is not None:
-            scored = self.sentences(indices, shape)
             learnt = np.where(self._learnt[scored], scored, -1)
             batch["target"] = _padded(self.corpus.target, learnt, shape.words)
-        return batch
+        return self.boundaries(batch)
 
     def target_tokens(self, indices: Int[np.ndarray, "B"]) -> int:
         indices = indices[indices >= 0]

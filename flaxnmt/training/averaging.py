@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from flaxnmt.typing import Array, Bool, Float, Int, PyTree
 
@@ -16,7 +15,9 @@ def ema_update(average: PyTree, params: PyTree, decay: float, step: Int[Array, "
     initial values do not linger for 1 / (1 - decay) updates.
     """
     step = jnp.asarray(step, jnp.float32)
-    return optax.incremental_update(params, average, 1 - jnp.minimum(decay, (1 + step) / (10 + step)))
+    weight = 1 - jnp.minimum(decay, (1 + step) / (10 + step))
+    # In this form an average of what does not change is exactly that.
+    return jax.tree.map(lambda x, a: a + weight.astype(a.dtype) * (x - a), params, average)
 
 
 class BadSteps(NamedTuple):

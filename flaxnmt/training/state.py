@@ -58,13 +58,19 @@ def state_shardings(
     )
     moments = optax.tree_map_params(
         optimizer,
-        lambda _, sharding: sharding,
+        # A parameter that is not trained has no moments.
+        lambda moment, sharding: moment if _is_absent(moment) else sharding,
         shapes.opt_state,
         by_params,
         transform_non_params=lambda _: whole,
+        is_leaf=_is_absent,
     )
     rest = jax.tree.map(lambda _: whole, shapes.bad)
     return shapes, TrainState(whole, by_params, moments, by_params if ema else None, rest)
+
+
+def _is_absent(leaf: PyTree) -> bool:
+    return isinstance(leaf, optax.MaskedNode)
 
 
 def init_state(

@@ -41,6 +41,13 @@ class ConcatenationTranslator(Translator):
             lines = self._with_context(text.sentences, documents)
             results = super().outputs(text._replace(sentences=lines), None, *args, **options)
             return [[_last(one) for one in found] for found in results]
+        if text.wanted is not None:
+            # What comes after the last wanted sentence of a document is not looked at.
+            ends = [
+                max((n for n, i in enumerate(document, 1) if text.wanted[i]), default=0)
+                for document in documents
+            ]
+            documents = [document[:end] for document, end in zip(documents, ends, strict=True)]
         sources = [[text.sentences[i] for i in document] for document in documents]
         best: list[list[str]] = [[] for _ in documents]
         results: list[list[Hypothesis]] = [[]] * len(text.sentences)
@@ -53,7 +60,7 @@ class ConcatenationTranslator(Translator):
             ):
                 results[place] = [_last(one) for one in found]
                 best[member].append(results[place][0].text)
-        return results
+        return results if text.wanted is None else [results[i] for i in np.flatnonzero(text.wanted)]
 
     def log_probs(self, judged: Sequence[tuple[Document, int]], batch_size: int | None = None) -> list[float]:
         # Of each document the model reads nothing else than this.
@@ -63,13 +70,13 @@ class ConcatenationTranslator(Translator):
         ]
         return [found[-1].log_prob for found in self.score_documents(read, batch_size)]
 
-    def scores(self, text: Text, targets: Sequence[str], batch_size: int | None = None) -> list[Score]:
+    def scores(self, text: Text, targets: Sequence[str], *args, **options) -> list[Score]:
         """Scores of the targets alone; with target context, given the targets before them."""
         documents = _documents(text)
         lines = self._with_context(text.sentences, documents)
         if self.target_context:
             targets = self._with_context(targets, documents)
-        scores = super().scores(text._replace(sentences=lines), targets, batch_size)
+        scores = super().scores(text._replace(sentences=lines), targets, *args, **options)
         return [_after_break(score) for score in scores]
 
     def _with_context(self, sentences: Sequence[str], documents: list[list[int]]) -> tuple[str, ...]:
@@ -101,4 +108,6 @@ def _after_break(score: Score) -> Score:
     """The part of a score that belongs to the last sentence."""
     place = _last_start(score.tokens)
     values = score.token_log_probs[place:]
-    return Score(float(sum(values)), values, score.tokens[place:]) if place else score
+    if not place:
+        return score
+    return replace(score, log_prob=float(sum(values)), token_log_probs=values, tokens=score.tokens[place:])

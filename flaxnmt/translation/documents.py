@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flaxnmt.data.batches import SortedBatches
+from flaxnmt.data.boundaries import TRUE, Boundaries
 from flaxnmt.data.buckets import BucketPlan
 from flaxnmt.data.chunks import chunk
 from flaxnmt.data.document_batches import DocumentBucket, DocumentChunks
@@ -31,15 +32,21 @@ class GridPlan(BucketPlan):
         return row * len(self.lengths) + column
 
 
-def grid_plan(sentences: int, longest: int, multiple: int = 1) -> GridPlan:
+ENCODED = 8
+"""Sentences that are encoded for the price of one that is translated, roughly."""
+
+
+def grid_plan(sentences: int, longest: int, multiple: int = 1, wanted: int | None = None) -> GridPlan:
     """Shapes for documents of up to `longest` sentences of up to `LONGEST` tokens, both in powers of two.
 
-    About `sentences` sentences a batch, fewer above `FULL` tokens; its documents are a multiple of `multiple`.
+    About `sentences` sentences a batch, fewer above `FULL` tokens; its documents are a multiple of `multiple`. Where
+    only `wanted` sentences of a document are translated, there are more documents.
     """
     counts = tuple(2**power for power in range((longest - 1).bit_length())) + (longest,)
 
     def fitting(count: int, length: int) -> int:
-        return -(-max(sentences * FULL // (count * max(length, FULL)), 1) // multiple) * multiple
+        cost = ENCODED * count if wanted is None else max(ENCODED * min(wanted, count), count)
+        return -(-max(ENCODED * sentences * FULL // (cost * max(length, FULL)), 1) // multiple) * multiple
 
     buckets = tuple(
         DocumentBucket(count, length, fitting(count, length)) for count in counts for length in LENGTHS
@@ -53,13 +60,14 @@ class DocumentTranslator(Translator):
     Attributes:
       max_sentences: most sentences that are looked at together; a longer document is cut.
       overlap: sentences of context on either side of a cut.
+      boundaries: where the encoder sees sentences begin.
     """
 
     by_document = True
 
-    def __init__(self, *parts, max_sentences: int, overlap: int, **options):
+    def __init__(self, *parts, max_sentences: int, overlap: int, boundaries: Boundaries = TRUE, **options):
         super().__init__(*parts, **options)
-        self.max_sentences, self.overlap = max_sentences, overlap
+        self.max_sentences, self.overlap, self.boundaries = max_sentences, overlap, boundaries
 
     def batches(
         self, source: TokenArray, target: TokenArray | None, text: Text, batch_size: int | None
@@ -68,8 +76,13 @@ class DocumentTranslator(Translator):
         chunks = chunk(corpus.document_offsets, self.max_sentences, self.overlap)
         if chunks.cut:
             log.warning(chunks.cut)
-        rows, ways = self.rows(len(source), batch_size)
-        return SortedBatches(DocumentChunks(corpus, chunks), grid_plan(rows, self.max_sentences, ways))
+        units = DocumentChunks(corpus, chunks, wanted=text.wanted, boundaries=self.boundaries)
+        if text.wanted is None:
+            rows, ways = self.rows(len(source), batch_size)
+            return SortedBatches(units, grid_plan(rows, self.max_sentences, ways))
+        rows, ways = self.rows(int(text.wanted.sum()), batch_size)
+        plan = grid_plan(rows, self.max_sentences, ways, units.width)
+        return SortedBatches(units, plan, units.wanted_counts > 0)
 
     def log_probs(self, judged: Sequence[tuple[Document, int]], batch_size: int | None = None) -> list[float]:
         scores = self.score_documents([document for document, _ in judged], batch_size)

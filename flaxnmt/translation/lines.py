@@ -7,7 +7,7 @@ import numpy as np
 
 from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import DOCUMENT, PARAGRAPH
-from flaxnmt.typing import Int
+from flaxnmt.typing import Bool, Int
 
 
 class Text(NamedTuple):
@@ -17,11 +17,13 @@ class Text(NamedTuple):
       sentences: none of them blank, unless a score of it is asked for.
       starts: flags `DOCUMENT` and `PARAGRAPH` of those that open one, as in a tokenised corpus.
       numbers: of their lines, for messages and as a name of each.
+      wanted: those whose translation is asked for, the others are context; None for all.
     """
 
     sentences: tuple[str, ...]
     starts: Int[np.ndarray, "P"]
     numbers: Int[np.ndarray, "P"]
+    wanted: Bool[np.ndarray, "P"] | None = None
 
     @classmethod
     def of_lines(cls, lines: Sequence[str], paragraphs: bool = False, first_line: int = 1) -> "Text":
@@ -39,8 +41,10 @@ class Text(NamedTuple):
         return cls(tuple(lines[i] for i in filled), np.asarray(starts, np.uint8), numbers)
 
     @classmethod
-    def of_documents(cls, documents: Sequence[Document]) -> "Text":
-        """The source sentences of documents, numbered from 1."""
+    def of_documents(
+        cls, documents: Sequence[Document], wanted: Sequence[Sequence[int]] | None = None
+    ) -> "Text":
+        """The source sentences of documents, numbered from 1; `wanted` has indices of sentences of each document."""
         starts = [
             0 if place else PARAGRAPH | (0 if number else DOCUMENT)
             for document in documents
@@ -48,7 +52,15 @@ class Text(NamedTuple):
             for place in range(len(paragraph))
         ]
         sentences = tuple(sentence.source for document in documents for sentence in document)
-        return cls(sentences, np.asarray(starts, np.uint8), np.arange(1, len(sentences) + 1))
+        text = cls(sentences, np.asarray(starts, np.uint8), np.arange(1, len(sentences) + 1))
+        if wanted is None:
+            return text
+        pairs = zip(documents, map(set, wanted), strict=True)
+        return text._replace(
+            wanted=np.asarray(
+                [i in indices for document, indices in pairs for i in range(len(document))], bool
+            )
+        )
 
     @classmethod
     def unbroken(cls, lines: Sequence[str]) -> "Text":

@@ -33,11 +33,16 @@ BLANK = Hypothesis("", 0.0, 0.0, ())
 
 @dataclass(frozen=True)
 class Score:
-    """Log-probability of a given target, in all and per token (end symbol last)."""
+    """Log-probability of a given target, in all and per token (end symbol last).
+
+    `use`: of a model with gates, the shares of their full computation that encoder and decoder used; of a document,
+    those of the whole document.
+    """
 
     log_prob: float
     token_log_probs: tuple[float, ...]
     tokens: tuple[str, ...]
+    use: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

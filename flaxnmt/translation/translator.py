@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -21,6 +22,7 @@ from flaxnmt.decoding.beam import beam_search
 from flaxnmt.decoding.sampling import sample
 from flaxnmt.decoding.scoring import token_log_probs
 from flaxnmt.errors import ConfigError
+from flaxnmt.gates.budget import find_budget
 from flaxnmt.models.seq2seq import PAD
 from flaxnmt.sharding import owned_rows, put_batch, use_mesh
 from flaxnmt.translation.lines import Text
@@ -47,6 +49,13 @@ def square_plan(rows: int, multiple: int = 1) -> BucketPlan:
         return -(-max(rows * FULL // max(length, FULL), 1) // multiple) * multiple
 
     return BucketPlan(tuple(Bucket(length, length, fitting(length)) for length in LENGTHS), LONGEST)
+
+
+def budgeted(batch: dict[str, np.ndarray], place: int | None) -> dict[str, np.ndarray]:
+    """The batch with a budget, by its place, for each example; as it is where none was asked for."""
+    if place is None:
+        return batch
+    return batch | {"budget": np.full(len(batch["source"]), place, np.int32)}
 
 
 class Translator:
@@ -87,10 +96,15 @@ class Translator:
         """The best translation of each line; a blank line stays blank. Options as in `hypotheses`."""
         return [outputs[0].text for outputs in self.hypotheses(lines, **options)]
 
-    def translate_documents(self, documents: Sequence[Document], **options) -> list[list[str]]:
-        """The best translation of each sentence of each document. Options as in `hypotheses`."""
-        outputs = iter(self.outputs(Text.of_documents(documents), **options))
-        return [[next(outputs)[0].text for _ in document] for document in documents]
+    def translate_documents(
+        self, documents: Sequence[Document], wanted: Sequence[Sequence[int]] | None = None, **options
+    ) -> list[list[str]]:
+        """The best translation of each sentence of each document. Options as in `hypotheses`.
+
+        wanted: ascending indices of the sentences of each document to translate; the others are context alone.
+        """
+        outputs = iter(self.outputs(Text.of_documents(documents, wanted), **options))
+        return [[next(outputs)[0].text for _ in each] for each in (documents if wanted is None else wanted)]
 
     def stream(self, blocks: Iterable[Sequence[str]], **options) -> Iterator[list[Hypothesis]]:
         """`hypotheses` of lines that come in blocks, each as soon as its block is there; of any number of lines."""
@@ -119,10 +133,11 @@ class Translator:
           prefixes: what the translation of each line must begin with.
           first_line: number of the first line in its input, by which samples are drawn and warnings name a line.
           options: `batch_size`, sentences decoded together, and those of `Search`: beam_size, length_penalty,
-            n_best, min_length, max_length, sampling.
+            n_best, min_length, max_length, sampling; and `budget`, of a model with gates: a share of the full
+            computation, or one each of encoder and decoder, for which it was trained. Its largest by default.
 
         Raises:
-          ConfigError: for an option out of its range.
+          ConfigError: for an option out of its range, or a budget that the model was not trained for.
         """
         if prefixes is not None and len(prefixes) != len(lines):
             raise ConfigError(
@@ -141,16 +156,24 @@ class Translator:
         text: Text,
         prefixes: Sequence[str] | None = None,
         batch_size: int | None = None,
+        budget: float | Sequence[float] | None = None,
         **options,
     ) -> list[list[Hypothesis]]:
-        """`hypotheses` of sentences none of which is blank."""
-        search = Search.of(self.decoding, **options)
+        """`hypotheses` of sentences none of which is blank; of those that are wanted."""
+        search, place = Search.of(self.decoding, **options), self._budget(budget)
         sources = TokenArray.from_lists(self.vocabularies.source.encode(list(text.sentences)))
         starts = None if prefixes is None else self.vocabularies.target.encode(list(prefixes))
         forced = Prefixes(starts, search.max_length)
         batches = self.batches(sources, None, text, batch_size)
         found = [
-            self._decode(batches.batch(i), batches.indices(i), sources.lengths, text.numbers, forced, search)
+            self._decode(
+                budgeted(batches.batch(i), place),
+                batches.indices(i),
+                sources.lengths,
+                text.numbers,
+                forced,
+                search,
+            )
             for i in range(len(batches))
         ]
         return batches.restore(self._read(jax.device_get(hypotheses)) for hypotheses in found)
@@ -161,16 +184,17 @@ class Translator:
         targets: Sequence[str],
         batch_size: int | None = None,
         paragraphs: bool = False,
+        budget: float | Sequence[float] | None = None,
     ) -> list[Score]:
         """log p(target | source) of each pair of lines; a blank source or target is scored as it is.
 
         To a model of documents a line that is blank in the source is where a document ends, with `paragraphs` as
-        in `hypotheses`, and its score is 0.
+        in `hypotheses`, and its score is 0. `budget` as in `hypotheses`; each score says what it used.
         """
         self.check_lengths(sources, targets)
         text = Text.of_lines(sources, paragraphs) if self.by_document else Text.unbroken(sources)
         results = [Score(0.0, (), ())] * len(sources)
-        found = self.scores(text, [targets[number - 1] for number in text.numbers], batch_size)
+        found = self.scores(text, [targets[number - 1] for number in text.numbers], batch_size, budget)
         for number, score in zip(text.numbers, found, strict=True):
             results[number - 1] = score
         return results
@@ -191,31 +215,42 @@ class Translator:
         scores = self.scores(text, [sentence.target for sentence in sentences], batch_size)
         return [score.log_prob for score in scores]
 
-    def scores(self, text: Text, targets: Sequence[str], batch_size: int | None = None) -> list[Score]:
+    def scores(
+        self,
+        text: Text,
+        targets: Sequence[str],
+        batch_size: int | None = None,
+        budget: float | Sequence[float] | None = None,
+    ) -> list[Score]:
         """Log-probability of the target of each sentence."""
+        place = self._budget(budget)
         source = TokenArray.from_lists(self.vocabularies.source.encode(list(text.sentences)))
         target = self.vocabularies.target.encode(list(targets))
         batches = self.batches(source, TokenArray.from_lists(target), text, batch_size)
         outputs = []
         for index in range(len(batches)):
+            batch = budgeted(batches.batch(index), place)
             with self._on_mesh():
-                outputs.append(self._score(self.params, self._placed(batches.batch(index))))
+                outputs.append(self._score(self.params, self._placed(batch)))
         pieces = self.vocabularies.target.pieces
-        restored = batches.restore(list(np.asarray(found)) for found in outputs)
+        restored = batches.restore(
+            list(zip(*map(np.asarray, found), strict=True)) for found in jax.device_get(outputs)
+        )
         results = []
-        for ids, values in zip(target, restored, strict=True):
+        for ids, (values, use) in zip(target, restored, strict=True):
             count = min(len(ids) + 1, len(values))
             tokens = tuple(pieces[i] for i in ids[: count - 1]) + ("</s>",)
-            results.append(Score(float(values[:count].sum()), tuple(values[:count].tolist()), tokens))
+            values = values[:count]
+            results.append(Score(float(values.sum()), tuple(values.tolist()), tokens, tuple(use.tolist())))
         return results
 
     def batches(
         self, source: TokenArray, target: TokenArray | None, text: Text, batch_size: int | None
     ) -> SortedBatches:
-        """Batches in which every sentence stands once, in any order."""
-        return EvaluationBatches(
-            source, target, square_plan(*self.rows(len(source), batch_size)), text.numbers
-        )
+        """Batches in which every sentence that is wanted stands once, in any order."""
+        count = len(source) if text.wanted is None else int(text.wanted.sum())
+        plan = square_plan(*self.rows(count, batch_size))
+        return EvaluationBatches(source, target, plan, text.numbers, text.wanted)
 
     def rows(self, lines: int, batch_size: int | None) -> tuple[int, int]:
         """Sentences of a batch, the batch size or the power of two that holds fewer lines, and their divisor."""
@@ -272,9 +307,10 @@ class Translator:
 
     def _start(self, params, batch, beams, max_length):
         """Step, cache, and what is known of each row of the search, of which a document has many."""
-        variables, leading = {"params": params}, batch["source"].shape[:-1]
+        variables, leading = {"params": params}, batch["max_lengths"].shape
+        some = {name: batch[name] for name in ("wanted", "places", "budget") if name in batch}
         cache = self.model.apply(
-            variables, batch["source"], beams, max_length, batch.get("paragraph"), method="start"
+            variables, batch["source"], beams, max_length, batch.get("paragraph"), **some, method="start"
         )
         rows = {
             name: batch[name].reshape(math.prod(leading), *batch[name].shape[len(leading) :])
@@ -283,11 +319,23 @@ class Translator:
         return partial(self.model.apply, variables, method="step"), cache, rows
 
     def _token_log_probs(self, params, batch):
+        """Log-probabilities [R, T], and the share of the full computation of each, [R, 2] or [R, 0] without gates."""
         target = batch["target"]
-        logits = self.model.apply(
-            {"params": params}, batch["source"], target, paragraphs=batch.get("paragraph")
+        logits, use = self.model.apply(
+            {"params": params},
+            batch["source"],
+            target,
+            paragraphs=batch.get("paragraph"),
+            budget=batch.get("budget"),
+            places=batch.get("places"),
+            method="logits_and_use",
         )
-        return token_log_probs(logits, target, target != PAD).reshape(-1, target.shape[-1])
+        log_probs = token_log_probs(logits, target, target != PAD).reshape(-1, target.shape[-1])
+        return log_probs, jnp.repeat(use, len(log_probs) // len(use), axis=0)
+
+    def _budget(self, budget: float | Sequence[float] | None) -> int | None:
+        """Its place among the budgets of the model."""
+        return None if budget is None else find_budget(self.model.config.budgets, budget)
 
     def _on_mesh(self):
         return use_mesh(self.mesh) if self.mesh is not None else contextlib.nullcontext()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flaxnmt.data.batches import ShuffledBatches, SortedBatches
+from flaxnmt.data.boundaries import Boundaries
 from flaxnmt.data.buckets import BucketPlan
 from flaxnmt.data.chunks import chunk
 from flaxnmt.data.document_batches import DocumentBucket, DocumentChunks, plan_documents
@@ -201,6 +202,39 @@ def test_evaluation_scores_every_sentence_once_and_keeps_the_order(seed, with_ta
             assert np.array_equal(np.concatenate([part[key] for part in parts]), whole)
     assert scored == len(corpus)
     assert batches.restore(outputs) == [(corpus.source[i].tolist(), i) for i in range(len(corpus))]
+
+
+@pytest.mark.parametrize("share, width", [(0.05, 2), (0.5, 4), (0.9, 8)])
+def test_of_wanted_sentences_each_has_one_place_and_the_rest_is_context(share, width):
+    corpus = replace(corpus_of(2), target=None)
+    chunks = chunk(corpus.document_offsets, LONGEST, OVERLAP)
+    wanted = np.random.default_rng(5).random(len(corpus)) < share
+    units = DocumentChunks(corpus, chunks, wanted=wanted)
+    assert width // 2 < units.wanted_counts.max() <= width == units.width
+    plan = plan_documents(DocumentChunks(corpus, chunks), max_length=1024, batch_tokens=1000, buckets=3)
+    batches, found = SortedBatches(units, plan, units.wanted_counts > 0), []
+    for i, batch in enumerate(batches):
+        shape, members = batches.shape(i), batches.indices(i)
+        assert members.shape == batch["wanted"].shape == (shape.rows, min(width, shape.sentences))
+        # A row with nothing to translate is empty.
+        assert np.array_equal((members >= 0).any(-1), batch["source"].any((1, 2)))
+        rows = np.take_along_axis(batch["source"], batch["wanted"][..., None], axis=1)
+        for member, words in zip(members.ravel(), rows.reshape(-1, shape.words)):
+            assert member < 0 or words[words > 0].tolist() == corpus.source[member].tolist()
+        parts = [batches.batch(i, rows) for rows in (slice(0, 1), slice(1, None))]
+        assert np.array_equal(np.concatenate([part["wanted"] for part in parts]), batch["wanted"])
+        found.append(members.ravel().tolist())
+    assert batches.restore(found) == np.flatnonzero(wanted).tolist()
+
+
+def test_boundaries_are_those_of_the_units():
+    corpus = corpus_of(1)
+    chunks = chunk(corpus.document_offsets, LONGEST, OVERLAP)
+    settings = {"max_length": 1024, "batch_tokens": 1000, "buckets": 2}
+    kinds = [DocumentChunks(corpus, chunks, boundaries=Boundaries(kind)) for kind in ("true", "fixed")]
+    true, fixed = (SortedBatches(units, plan_documents(units, **settings)).batch(0) for units in kinds)
+    assert true["target"].tolist() == fixed["target"].tolist() and "places" not in true
+    assert fixed["places"].shape == fixed["source"].shape and (fixed["source"] != true["source"]).any()
 
 
 def test_too_long_for_every_shape_is_cut_and_said(caplog):

@@ -10,8 +10,10 @@ from interruptions import assert_same_run, completed, end_live
 from tiny_runs import TINY_DOCUMENTS, finish, sentences, start, write_lines
 
 from experiments import train
+from flaxnmt import open_run
 from flaxnmt.cli import main
 from flaxnmt.data.documents import Document, Sentence
+from flaxnmt.training.integrity import named_leaves
 
 # Of three, four and six sentences of up to seven words, so that few shapes are compiled.
 TEXTS = [sentences(count, seed=count) for count in (3, 6, 4)]
@@ -57,6 +59,30 @@ def test_a_document_does_not_know_its_company(opened_documents, outputs, batch_s
     documents = [document(TEXTS[i]) for i in (1, 2, 0)]
     found = opened_documents.translate_documents(documents, batch_size=batch_size)
     assert found == [outputs[i] for i in (1, 2, 0)]
+
+
+@pytest.mark.parametrize("wanted", [((1,), (4,), (0,)), ((2,), (), (0, 1, 3)), ((), (), ())], ids=str)
+def test_sentences_that_are_wanted_are_translated_as_all_are(opened_documents, outputs, wanted):
+    """A document of nine sentences has chunks with nothing to translate."""
+    documents = [document(text) for text in (*TEXTS, sentences(9, seed=9))]
+    whole = [*outputs, *opened_documents.translate_documents(documents[3:])]
+    wanted = (*wanted, (7,))
+    found = opened_documents.translate_documents(documents, wanted=wanted)
+    assert found == [[texts[i] for i in indices] for texts, indices in zip(whole, wanted, strict=True)]
+
+
+def test_sentences_that_are_context_cost_no_search(opened_documents, monkeypatch):
+    translator, rows = opened_documents.translator, []
+    decode = translator._decode
+    monkeypatch.setattr(
+        translator,
+        "_decode",
+        lambda batch, members, *rest: rows.append(members.shape) or decode(batch, members, *rest),
+    )
+    text = sentences(6, seed=6)
+    translator.translate_documents([document(text)] * 6, wanted=[(i,) for i in range(6)], batch_size=4)
+    # One sentence a document, and more documents than sentences that would all be translated.
+    assert rows == [(4, 1)] * 2
 
 
 def test_a_line_knows_its_document(opened_documents):
@@ -187,6 +213,31 @@ def test_a_stop_leaves_no_trace(trained_documents, tmp_path):
     assert_same_run(run, trained_documents.directory)
 
 
+def test_what_comes_from_a_sentence_model_can_be_frozen(trained_documents, opened, tmp_path, caplog):
+    run = tmp_path / "run"
+    short = "--training.freeze initialised --training.ema 0.9 --training.evaluate-every 3 --training.checkpoint-every 3"
+
+    def train_until(step: int):
+        command = [*trained_documents.arguments, *short.split(), "--max-steps", str(step), *HERE]
+        assert train.main([*command, "--run", str(run)]) == 0
+        found = open_run(run)
+        return found.record["frozen"], named_leaves(found.params)
+
+    frozen, first = train_until(3)
+    assert "35 of 45 parameters are frozen" in caplog.text
+    again, second = train_until(6)
+    assert frozen == again and len(frozen) == 35
+    start = named_leaves(opened.params)
+    for name in first:
+        assert (name in start) == (name in frozen)
+        if name in frozen:
+            assert first[name].tobytes() == second[name].tobytes() == start[name].tobytes()
+    assert sum((first[name] != second[name]).any() for name in first) > 5
+    (run / "run.json").unlink()
+    command = [*trained_documents.arguments, *short.split(), "--max-steps", "9", *HERE, "--run", str(run)]
+    assert train.main(command) == 2
+
+
 @pytest.fixture
 def refused(trained_documents, capsys, tmp_path):
     """The line that training says with these options added, which must leave no run behind."""
@@ -221,6 +272,20 @@ def test_models_of_documents_that_cannot_be_built(refused):
     assert refused("--model.encoder.attention.heads 0").startswith("0 heads do not divide d_model 32")
     assert refused("--data.max-sentences 4").startswith("chunks of 4 sentences with 2 of context at each cut")
     assert "holds fewer than 8 rows (rows_multiple) of 6 sentences" in refused("--data.batch-tokens 64")
+    said = refused("--model.document.cross document --model.positions none")
+    assert said.startswith("--model.document.cross document tells the decoder by its position which sentence")
+    said = refused("--data.boundaries jiterred")
+    assert "--data.boundaries" in said and "jittered" in said
+    said = refused("--training.freeze encoder target_tables")
+    assert said.endswith("target_tables is the beginning of no parameter, did you mean 'target_table'?")
+
+
+def test_budgets_that_cannot_be_kept(refused):
+    half = "--model.budget.encoder 1 0.5"
+    assert refused("--model.budget.encoder 1 2").startswith("budgets [1.0, 2.0]: give different numbers")
+    assert refused(f"{half} --max-steps 2 --model.norm post").startswith("--model.norm post with budgets")
+    said = refused(f"{half} --max-steps 2 --model.budget.blocks 5")
+    assert said == "--model.budget.blocks 5 does not divide the feed-forward size 64"
 
 
 @pytest.mark.slow

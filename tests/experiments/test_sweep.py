@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from experiments import sweep
-from experiments.ledger import Ledger
 from experiments.sweep import Sweep, Trial
+from flaxnmt.ledger import Ledger
 from flaxnmt.training.metrics import read_metrics
 
 TINY = (
@@ -134,8 +134,31 @@ def test_sweeps_are_listed_and_found(capsys, tmp_path):
     )
     with pytest.raises(SystemExit) as end:
         sweep.main([])
-    assert end.value.code == 2 and "Sweeps: documents" in capsys.readouterr().out
+    assert end.value.code == 2 and ", documents, " in capsys.readouterr().out.rpartition("Sweeps: ")[2]
     trials = sweep.load("documents").trials
     assert len({trial.key for trial in trials}) == len({trial.directory for trial in trials}) == 24
     known = {(trial.name, trial.seed) for trial in trials}
     assert all((trial.after, trial.seed) in known for trial in trials if trial.after)
+
+
+def test_corpora_that_are_not_there_are_said_before_anything_is_trained(command, tmp_path, monkeypatch):
+    monkeypatch.delenv("FLAXNMT_DATA", raising=False)
+    options = (*TINY, "--train", "$FLAXNMT_DATA/train.jsonl")
+    trials = trial("first"), trial("second", options)
+    code, said, rows = command(*trials)
+    assert code == 2 and rows == [] and not (tmp_path / "runs").exists()
+    assert (
+        "error: $FLAXNMT_DATA/train.jsonl: give --data DIR, or set FLAXNMT_DATA, to say where"
+        in "\n".join(said)
+    )
+    monkeypatch.setenv("FLAXNMT_DATA", "elsewhere")
+    code, said, rows = command(*trials, options=f"--data {tmp_path}")
+    assert code == 2 and any(
+        f"{tmp_path}/train.jsonl does not exist: give another --data" in line for line in said
+    )
+
+
+def test_a_run_to_compare_with_that_is_gone_is_said_before_anything_is_trained(command, tmp_path):
+    code, said, _ = command(trial("second", against="first"), trial("first"))
+    assert code == 2 and not (tmp_path / "runs").exists()
+    assert any("second-seed1 needs first-seed1, which is not in" in line for line in said)

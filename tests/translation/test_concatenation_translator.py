@@ -63,6 +63,22 @@ def test_each_line_is_read_after_the_line_before(translator, plain):
     assert translator.translate(LINES) == [*first, "", *second, "", "", *third]
 
 
+@pytest.mark.parametrize("wanted", [((1,), (), (0, 1)), ((0, 2), (0,), ())], ids=str)
+def test_sentences_that_are_wanted_are_translated_as_all_are(translator, wanted):
+    whole = translator.translate_documents(documents(TEXTS))
+    found = translator.translate_documents(documents(TEXTS), wanted=wanted)
+    assert found == [[texts[i] for i in indices] for texts, indices in zip(whole, wanted, strict=True)]
+
+
+def test_a_model_of_lines_translates_the_wanted_lines(plain):
+    whole = plain.translate_documents(documents(TEXTS))
+    assert plain.translate_documents(documents(TEXTS), wanted=((2,), (0,), ())) == [
+        whole[0][2:],
+        whole[1],
+        [],
+    ]
+
+
 def test_outputs_hold_no_break_even_where_the_model_writes_them(translator, plain):
     lines = [f"{text}{SEPARATOR}{text}" for text in WORDS]
     assert any(SEPARATOR in output.text for found in plain.hypotheses(lines, n_best=2) for output in found)

@@ -29,6 +29,16 @@ def test_batches_hold_about_as_many_sentences_in_multiples(sentences, multiple):
         assert bucket.rows * work < max(sentences * FULL, work) + multiple * work
 
 
+def test_where_few_sentences_are_wanted_there_are_more_documents():
+    all_, one, many = (
+        [bucket.rows for bucket in grid_plan(64, 16, wanted=wanted).buckets if bucket.words == FULL]
+        for wanted in (None, 1, 16)
+    )
+    assert all_ == many == [64, 32, 16, 8, 4]
+    # Eight sentences are encoded for the price of one that is translated.
+    assert one == [64, 64, 64, 64, 32]
+
+
 def test_cuts_score_every_sentence_once():
     """A shape of the plan holds every chunk, also with the context at its cuts."""
     chunks = chunk(np.asarray([0, 9, 9, 10, 47]), longest=6, overlap=2)

@@ -1,11 +1,13 @@
 """Rows of finished trials: whole, in order, and not lost when another is added."""
 
 import json
+import sys
 
 import pytest
 
-from experiments.ledger import Ledger
+from flaxnmt import open_sweep
 from flaxnmt.errors import RunError
+from flaxnmt.ledger import Ledger
 
 ROWS = [{"key": "a", "score": 12.5}, {"key": "b", "name": "Müller"}, {"key": "c", "by_distance": {"1": 50.0}}]
 
@@ -47,3 +49,48 @@ def test_a_line_that_is_no_row_is_named(ledger, line):
         with pytest.raises(RunError, match=r"trials\.jsonl:2: not a row of a trial; take the line out"):
             attempt()
     assert ledger.path.read_bytes() == before
+
+
+NESTED = [
+    {"key": "a", "seed": 1, "scores": {"true": {"bleu": 2.5}, "none": {"bleu": 2.0}}, "list": [1, 2]},
+    {
+        "key": "b",
+        "seed": 2,
+        "rows": [{"budget": 0.5, "scores": {"true": {"bleu": 1.0}}}, {"budget": 1.0, "seed": 3}],
+    },
+    {"key": "c", "seed": 4, "rows": []},
+]
+
+
+@pytest.fixture
+def opened(tmp_path):
+    ledger = Ledger(tmp_path / "trials.jsonl")
+    for row in NESTED:
+        ledger.add(row)
+    return open_sweep(str(ledger.path))
+
+
+def test_rows_without_nesting(opened):
+    assert opened.rows() == NESTED
+    assert opened.tidy() == [
+        {"key": "a", "seed": 1, "scores.true.bleu": 2.5, "scores.none.bleu": 2.0, "list": [1, 2]},
+        {"key": "b", "seed": 2, "budget": 0.5, "scores.true.bleu": 1.0},
+        {"key": "b", "seed": 3, "budget": 1.0},
+    ]
+
+
+def test_a_data_frame_has_a_row_for_each(opened):
+    pytest.importorskip("pandas")
+    frame = opened.table
+    assert frame.columns.tolist() == ["key", "seed", "scores.true.bleu", "scores.none.bleu", "list", "budget"]
+    assert frame["seed"].tolist() == [1, 2, 3]
+    assert frame.groupby("key")["budget"].mean()["b"] == 0.75
+    assert frame["scores.none.bleu"].isna().tolist() == [False, True, True]
+
+
+def test_what_is_missing_is_one_line(opened, tmp_path, monkeypatch):
+    with pytest.raises(RunError, match="no ledger of a sweep there"):
+        open_sweep(str(tmp_path / "other.jsonl"))
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(RunError, match=r"need pandas: pip install 'flaxnmt\[plots\]'"):
+        _ = opened.table

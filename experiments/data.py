@@ -1,0 +1,30 @@
+"""Where real corpora lie on this machine, which no configuration and no ledger says."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from flaxnmt.errors import ConfigError
+
+DATA = "FLAXNMT_DATA"
+PLACE = f"${DATA}"
+"""What stands for the directory in the options of a trial."""
+
+
+def with_data(words: Iterable[str]) -> list[str]:
+    """Words of a command line with the directory in place of `PLACE`.
+
+    Raises:
+      ConfigError: if it is not known, or a file in it is missing.
+    """
+    found = []
+    for word in words:
+        if PLACE in word:
+            root = os.environ.get(DATA)
+            if root is None:
+                raise ConfigError(f"{word}: give --data DIR, or set {DATA}, to say where the corpora are")
+            word = word.replace(PLACE, root)
+            if not Path(word).exists():
+                raise ConfigError(f"{word} does not exist: give another --data DIR, or set {DATA}")
+        found.append(word)
+    return found

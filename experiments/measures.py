@@ -1,0 +1,138 @@
+"""What a sweep measures of a finished run: BLEU with and without its context, tests against another run, time."""
+
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from flaxnmt.data.documents import Document
+from flaxnmt.errors import RunError
+from flaxnmt.evaluation.controls import KINDS, Kind, compare_controls
+from flaxnmt.evaluation.documents import paired_document_bootstrap
+from flaxnmt.evaluation.scores import evaluate
+from flaxnmt.models.config import BudgetConfig
+from flaxnmt.models.flops import side_flops
+from flaxnmt.run import Run, write_json
+
+METRICS = ("s_bleu", "d_bleu")
+TRANSLATIONS = "translations.json"
+"""Where `scores` leaves the translations of a run, for `against`."""
+
+
+def scores(
+    run: Run, documents: Sequence[Document], kinds: Sequence[Kind] = KINDS, samples: int = 1000
+) -> dict:
+    """s-BLEU and d-BLEU under every control, and whether true context is better than the others.
+
+    Returns:
+      {control: {"s_bleu", "d_bleu", "s_p", "d_p": of a paired bootstrap against true context}, "signature": of
+      s-BLEU}.
+    """
+    translate = run.translate_documents
+    found = compare_controls(translate, documents, kinds=kinds, samples=samples, translate_wanted=translate)
+    write_json(run.directory / TRANSLATIONS, found["outputs"][kinds[0]])
+    tests = {metric: found["significance"][metric]["systems"] for metric in METRICS}
+    rows = {
+        kind: {
+            **{metric: found["scores"][kind][metric]["score"] for metric in METRICS},
+            **{f"{metric[0]}_p": tests[metric][kind]["p_value"] for metric in METRICS},
+        }
+        for kind in kinds
+    }
+    return rows | {"signature": found["scores"][kinds[0]]["s_bleu"]["signature"]}
+
+
+def against(run: Run, other: Path, documents: Sequence[Document], samples: int = 1000) -> dict:
+    """How much better than another run this one is, with p of a paired bootstrap over documents.
+
+    Both have translated these documents in `scores`.
+
+    Returns:
+      {"run": name of the other one, "s_bleu", "d_bleu": differences, "s_p", "d_p"}.
+
+    Raises:
+      RunError: where the translations of the other are gone.
+    """
+    path = other / TRANSLATIONS
+    if not path.exists():
+        raise RunError(
+            f"{path}: no translations to compare with; train {other.name} again, before {run.directory.name}"
+        )
+    outputs = {
+        name: json.loads((directory / TRANSLATIONS).read_text(encoding="utf-8"))
+        for name, directory in (("other", other), ("run", run.directory))
+    }
+    tests = paired_document_bootstrap(outputs, documents, samples=samples)
+    result: dict = {"run": other.name}
+    for metric in METRICS:
+        systems = tests[metric]["systems"]
+        result[metric] = systems["run"]["score"] - systems["other"]["score"]
+        result[f"{metric[0]}_p"] = systems["run"]["p_value"]
+    return result
+
+
+def speed(run: Run, documents: Sequence[Document]) -> dict:
+    """Time of training and of translating these documents once everything is compiled.
+
+    Returns:
+      {"update_seconds": median of the intervals of the log, "target_tokens_per_second" of training, "padding": share of
+      the positions of both sides, "decoding_seconds", "sentences_per_second" of translation}.
+    """
+    rows = [row for row in run.metrics if row["kind"] == "train"]
+    # The first interval compiles.
+    rows = rows[1:] or rows
+    run.translate_documents(documents)
+    began = time.perf_counter()
+    run.translate_documents(documents)
+    seconds = time.perf_counter() - began
+    names = {"update_seconds": "step_seconds", "target_tokens_per_second": "target_tokens_per_second"}
+    medians = {name: statistics.median(row[field] for row in rows) for name, field in names.items()}
+    return medians | {
+        "padding": statistics.mean(row["padding"] for row in rows),
+        "decoding_seconds": seconds,
+        "sentences_per_second": sum(map(len, documents)) / seconds,
+    }
+
+
+def of_budgets(run: Run, source: Sequence[str], target: Sequence[str]) -> dict:
+    """Quality, computation and time of a model for each of its budgets, or once for a model without.
+
+    Returns:
+      {"rows": for each budget "encoder_budget", "decoder_budget", "bleu", "chrf", "signature", "encoder_use" and
+      "decoder_use": means over the lines of the shares of the full computation, "flops": mean of a line, logits and
+      embeddings left out, "decoding_seconds": once everything is compiled, "gates": as `Run.gates`}.
+    """
+    rows = []
+    for budget in run.config.model.budgets or (None,):
+        outputs = run.translate(list(source), budget=budget)
+        began = time.perf_counter()
+        run.translate(list(source), budget=budget)
+        seconds = time.perf_counter() - began
+        scores = evaluate(outputs, list(target))
+        found = run.score(list(source), outputs, budget=budget)
+        use = np.asarray([score.use or (1.0, 1.0) for score in found])
+        full = np.asarray([layer_flops(run, line, score.tokens) for line, score in zip(source, found)])
+        row = {
+            "encoder_budget": None if budget is None else budget[0],
+            "decoder_budget": None if budget is None else budget[1],
+            **{name: scores[name]["score"] for name in ("bleu", "chrf")},
+            "signature": scores["bleu"]["signature"],
+            **dict(zip(("encoder_use", "decoder_use"), use.mean(0).tolist())),
+            "flops": float((use * full).sum(1).mean()),
+            "decoding_seconds": seconds,
+        }
+        if budget is not None:
+            row["gates"] = run.gates(list(source), outputs, budget)
+        rows.append(row)
+    return {"rows": rows}
+
+
+def layer_flops(run: Run, source: str, target: Sequence[str]) -> tuple[int, int]:
+    """Work of encoder and decoder without control networks on one line, all gates open."""
+    config = dataclasses.replace(run.config.model, budget=BudgetConfig())
+    words = len(run.vocabularies.source.encode([source])[0]) + 1
+    return side_flops(config, words, len(target))

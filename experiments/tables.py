@@ -1,0 +1,147 @@
+"""Markdown tables of the ledger of a sweep: a row for each setting, mean and standard deviation over seeds.
+
+python -m experiments.tables SWEEP [--results DIR]
+"""
+
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from experiments.report import table as markdown
+from flaxnmt.commands import guarded, parsed, quiet
+from flaxnmt.errors import RunError
+from flaxnmt.ledger import Ledger
+
+RESULTS = Path(__file__).parent / "results"
+
+Row = Mapping[str, Any]
+Value = str | Callable[[Row], float | None]
+"""A column of a tidy row by its name, or what is computed of the row."""
+
+FAR = ("1-4", range(1, 5)), ("5-8", range(5, 9)), ("9-12", range(9, 13))
+
+
+def distances(group: range, kind: str = "true") -> Callable[[Row], float]:
+    """Contrastive accuracy, mean over distances."""
+    return lambda row: statistics.mean(row[f"contrastive.{kind}.by_distance.{d}"] for d in group)
+
+
+CONTRASTIVE: dict[str, Value] = {
+    **{name: f"contrastive.true.{name}" for name in ("pronoun", "noun", "address")},
+    **{f"distance {name}": distances(group) for name, group in FAR},
+    **{f"all, {kind} context": f"contrastive.{kind}.all" for kind in ("true", "none", "random", "shuffled")},
+}
+CONTROLS: dict[str, Value] = {
+    f"{metric}, {kind}": f"scores.{kind}.{metric[0]}_bleu"
+    for metric in ("s-BLEU", "d-BLEU")
+    for kind in ("true", "none", "random", "shuffled")
+}
+TIME: dict[str, Value] = {
+    "minutes of training": "minutes",
+    "updates": "steps",
+    "ms an update": lambda row: 1000 * row["speed.update_seconds"],
+    "target tokens/s": "speed.target_tokens_per_second",
+    "padding, %": lambda row: 100 * row["speed.padding"],
+    "seconds of decoding": "speed.decoding_seconds",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a ledger.
+
+    Attributes:
+      title: its heading.
+      by: settings, names of tidy columns, whose values say which row of the table a trial belongs to.
+      columns: what is shown of it, by heading.
+      where: trials that belong into the table, by values of settings; several allowed ones in a tuple.
+    """
+
+    title: str
+    by: tuple[str, ...]
+    columns: Mapping[str, Value]
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        """Markdown; nothing where no row belongs here."""
+        groups: dict[tuple, list[Row]] = {}
+        for row in rows:
+            if all(row.get(name) in _several(wanted) for name, wanted in self.where.items()):
+                groups.setdefault(tuple(row.get(name) for name in self.by), []).append(row)
+        cells = [
+            (
+                *key,
+                len({row["seed"] for row in group}),
+                *(cell(value, group) for value in self.columns.values()),
+            )
+            for key, group in groups.items()
+        ]
+        return markdown((*self.by, "seeds", *self.columns), cells)
+
+
+def cell(value: Value, rows: Sequence[Row]) -> str | None:
+    """Mean and, of several rows, standard deviation of what they have."""
+    found = [number for number in (_of(row, value) for row in rows) if number is not None]
+    if not found:
+        return None
+    mean = statistics.mean(found)
+    digits = 0 if abs(mean) >= 1000 else 3 if 0 < abs(mean) < 1 else 1
+    spread = f" ± {statistics.stdev(found):.{digits}f}" if len(found) > 1 else ""
+    return f"{mean:.{digits}f}{spread}"
+
+
+def _of(row: Row, value: Value) -> float | None:
+    if isinstance(value, str):
+        return row.get(value)
+    try:
+        return value(row)
+    except KeyError:
+        return None
+
+
+def _several(wanted: Any) -> tuple:
+    return wanted if isinstance(wanted, tuple) else (wanted,)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
+    """Where the ledger is kept."""
+    debug: bool = False
+    """Show tracebacks."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    # Sweeps name their tables, so that they import this module.
+    from experiments import sweep
+
+    argv = sys.argv[1:] if argv is None else argv
+
+    def run() -> int:
+        if not argv or argv[0].startswith("-"):
+            print(f"{__doc__}\nSweeps: {', '.join(sweep.names())}")
+            return 0 if argv[:1] in (["-h"], ["--help"]) else 2
+        prog = f"python -m experiments.tables {argv[0]}"
+        arguments = parsed(lambda: tyro.cli(Arguments, args=argv[1:], prog=prog, description=__doc__), argv)
+        quiet()
+        tables, ledger = sweep.load(argv[0]).tables, Ledger(arguments.results / f"{argv[0]}.jsonl")
+        rows = ledger.tidy()
+        if not rows:
+            raise RunError(
+                f"{ledger.path}: no finished trial; python -m experiments.sweep {argv[0]} makes some"
+            )
+        for table in tables:
+            if lines := table.lines(rows):
+                print("\n".join([f"### {table.title}", "", *lines, ""]))
+        return 0
+
+    return guarded(run, debug="--debug" in argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Tables of a ledger: which trials belong to a row, and what stands in it."""
+
+import json
+
+import pytest
+
+from experiments import sweep, train
+from experiments.sweep import Sweep
+from experiments.tables import CONTRASTIVE, Table, main
+
+ROWS = [
+    {"key": "a1", "seed": 1, "kind": "a", "t": 2, "scores": {"bleu": 10.0, "p": 0.25}, "minutes": 3},
+    {"key": "a2", "seed": 2, "kind": "a", "t": 2, "scores": {"bleu": 13.0, "p": 0.75}, "minutes": 5},
+    {"key": "a3", "seed": 3, "kind": "a", "t": 4, "scores": {"bleu": 1.0, "p": 0}, "minutes": 99960},
+    {"key": "b1", "seed": 1, "kind": "b", "rows": [{"t": 2, "minutes": 1}, {"t": 8, "minutes": 2}]},
+]
+COLUMNS = {"BLEU": "scores.bleu", "p": "scores.p", "hours": lambda row: row["minutes"] / 60}
+TABLES = (
+    Table("All", ("kind", "t"), COLUMNS),
+    Table("Of a", ("t",), {"BLEU": "scores.bleu"}, {"kind": "a", "t": (2, 8)}),
+    Table("Of none", ("t",), COLUMNS, {"kind": "c"}),
+)
+
+
+@pytest.fixture
+def shown(tmp_path, monkeypatch, capsys):
+    """Exit code and lines of the command for these rows."""
+    monkeypatch.setattr(sweep, "load", lambda name: Sweep((), lambda run, trial: {}, TABLES))
+
+    def run(rows):
+        (tmp_path / "tiny.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        code = main(["tiny", "--results", str(tmp_path)])
+        said = capsys.readouterr()
+        return code, said.out.splitlines() + said.err.splitlines()
+
+    return run
+
+
+def test_rows_are_settings_and_cells_means_over_seeds(shown):
+    assert shown(ROWS) == (
+        0,
+        [
+            "### All", "",
+            "| kind | t | seeds | BLEU | p | hours |", "| --- | --- | --- | --- | --- | --- |",
+            "| a | 2 | 2 | 11.5 ± 2.1 | 0.500 ± 0.354 | 0.067 ± 0.024 |",
+            "| a | 4 | 1 | 1.0 | 0.0 | 1666 |",
+            "| b | 2 | 1 | - | - | 0.017 |",
+            "| b | 8 | 1 | - | - | 0.033 |", "",
+            "### Of a", "",
+            "| t | seeds | BLEU |", "| --- | --- | --- |", "| 2 | 2 | 11.5 ± 2.1 |", "",
+        ],
+    )  # fmt: skip
+
+
+def test_distances_are_in_groups():
+    accuracy = {"by_distance": {str(d): 100.0 if d <= 4 else 50.0 + d for d in range(1, 13)}, "all": 70.0}
+    row = {f"contrastive.true.by_distance.{d}": value for d, value in accuracy["by_distance"].items()}
+    (_, _, line) = Table("t", ("name",), CONTRASTIVE).lines(
+        [row | {"name": "x", "seed": 1, "contrastive.true.all": 70.0}]
+    )
+    assert line == "| x | 1 | - | - | - | 100.0 | 56.5 | 60.5 | 70.0 | - | - | - |"
+
+
+def test_a_sweep_without_rows_is_one_line(shown):
+    code, (line,) = shown([])
+    assert (
+        code == 2
+        and line.startswith("error: ")
+        and "no finished trial; python -m experiments.sweep tiny" in line
+    )
+
+
+@pytest.mark.parametrize("name", sweep.names())
+def test_the_trials_of_every_sweep_are_trainings_with_names_of_their_own(name, tmp_path, monkeypatch):
+    """Every option is one of the configuration's, and no ledger says where data lies."""
+    found = sweep.load(name)
+    assert (
+        len({trial.key for trial in found.trials})
+        == len({t.directory for t in found.trials})
+        == len(found.trials)
+    )
+    names = {trial.directory for trial in found.trials}
+    for trial in found.trials:
+        assert set(trial.needs) <= names and str(tmp_path) not in trial.key
+        if trial.seed == 1:
+            assert train.parse(trial.command(tmp_path)).resolved().data.train
