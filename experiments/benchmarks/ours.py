@@ -83,6 +83,7 @@ def make_translate(
     size: Size, source: np.ndarray, target_length: int, beam: int
 ) -> tuple[int, Callable[[], list[int]]]:
     """Number of parameters, and a function that translates all sentences and returns their lengths."""
+    keep_freed_memory()
     model = make_model(size)
     params = init_params(model)
 

@@ -1,8 +1,9 @@
 """Training speed of flaxnmt beside JoeyNMT and Hugging Face, and its share of the machine's matmul peak.
 
-All systems train a post-norm Transformer of one size on the same batches, with dropout 0.1 at the same sites,
-label smoothing 0.1, Adam and float32, on the same cores; they take turns, and only target tokens that are not
-padding count. Peers run in their own environment (`make bench-peers-env`).
+All systems train a post-norm Transformer of one size, with dropout 0.1 at the same sites, label smoothing 0.1,
+Adam and float32, on the same cores; they take turns, and only target tokens that are not padding count. They are
+measured twice: a step alone on the same batches, and training as the toolkit's own command does it
+(`training_commands`). Peers run in their own environment (`make bench-peers-env`).
 
     python -m experiments.benchmarks.training --sizes small base
 """
@@ -11,7 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,7 @@ from typing import Literal
 import numpy as np
 import tyro
 
-from experiments.benchmarks import common, ours
+from experiments.benchmarks import common, ours, training_commands
 from experiments.benchmarks.peers.sizes import DROPOUT, DROPOUT_SITES, PAD, SIZES, Size, summary
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.training.meters import CompilationCounter, measure_matmul_peak
@@ -37,7 +38,8 @@ class Options:
     peers: tuple[Peer, ...] = ("joeynmt", "huggingface")
     base_peers: tuple[Peer, ...] = ("huggingface",)
     """Peers at size base, where a step of JoeyNMT takes half a minute."""
-    rounds: int = 5
+    commands: training_commands.Commands = field(default_factory=training_commands.Commands)
+    rounds: int = 3
     cycles: int = 2
     """Timed passes over the batches in a round; one at size base."""
     shapes: tuple[Shape, ...] = ((168, 24, 24), (128, 32, 32), (80, 48, 48))
@@ -129,7 +131,7 @@ def describe(row: dict) -> str:
     """The section of one size."""
     before, after = (peak / 1e9 for peak in row["peak_flops"])
     return (
-        f"## {row['size']}\n\n{common.compare_table(row, NAMES)}\n\n"
+        f"## A step alone, {row['size']}\n\n{common.compare_table(row, NAMES)}\n\n"
         f"flaxnmt does {row['flops'] / 1e9:.1f} GFLOP/s of matrix products, {row['peak_share']:.2f} of the "
         f"matmul peak of the same process ({before:.1f} GFLOP/s before, {after:.1f} after). Padding: "
         f"{row['padding']:.0%} of the target positions. Compilations after warm-up: {row['compilations']}."
@@ -141,6 +143,12 @@ def main(options: Options) -> None:
     rows = [measure(name, options) for name in options.sizes]
     machine = common.machine()
     text = "\n\n".join(describe(row) for row in rows)
+    by_command = {}
+    if options.commands.rounds and "joeynmt" in options.peers:
+        by_command = training_commands.measure(
+            options.peers_python, SIZES["small"], options.commands, options.cores
+        )
+        text += f"\n\n## Training by command, small\n\n{training_commands.describe(by_command)}"
     conditions = (
         f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds in which the systems "
         f"take turns; batches (rows, source, target) {list(options.shapes)}; dropout {DROPOUT} on "
@@ -148,7 +156,7 @@ def main(options: Options) -> None:
         "difference in parameters."
     )
     print(conditions, text, sep="\n\n")
-    row = {"options": common.settings(options), "machine": machine, "sizes": rows}
+    row = {"options": common.settings(options), "machine": machine, "sizes": rows, "commands": by_command}
     common.write_results("training_speed", "Training speed", f"{conditions}\n\n{text}", row, options.results)
 
 

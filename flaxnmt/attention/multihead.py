@@ -1,17 +1,19 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2.2)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from flaxnmt.attention.dot_product import attend, attention_scores
+from flaxnmt.layers.active import if_any, on_active
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned, projection
+from flaxnmt.layers.linear import linear
 from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.sharding import constrain
-from flaxnmt.typing import Array, Float
+from flaxnmt.typing import Array, Bool, Count, Float
 
 
 class MultiHeadAttention(SubLayer):
@@ -25,6 +27,8 @@ class MultiHeadAttention(SubLayer):
       dropout: rate on the attention weights.
       dtype: of the computation; parameters and softmax are float32.
     """
+
+    gates_keys: ClassVar[bool] = True
 
     d_model: int
     heads: int
@@ -43,19 +47,45 @@ class MultiHeadAttention(SubLayer):
         self.w_out = self.param("out", outward, shape[1:] + shape[:1])
         self.weights_dropout = Dropout(self.dropout)
 
-    def _heads(self, x: Float[Array, "*B L D"], kernel: Float[Array, "D H K"]) -> Float[Array, "*B H L K"]:
-        y = jnp.einsum("...ld,dhk->...hlk", x.astype(self.dtype), kernel.astype(self.dtype))
-        return constrain(y, "batch", ..., "heads", "length", "kv")
+    def _heads(
+        self,
+        x: Float[Array, "*B L D"],
+        *kernels: Float[Array, "D H K"],
+        active: Bool[Array, "*B L"] | None = None,
+    ) -> tuple[Float[Array, "*B H L K"], ...]:
+        """Projections of x, zeros where a row is not active."""
+        matrices = [kernel.astype(self.dtype).reshape(self.d_model, -1) for kernel in kernels]
+        rows = on_active(lambda x: [linear(x, matrix) for matrix in matrices], x.astype(self.dtype), active)
+        shape = x.shape[:-1] + kernels[0].shape[1:]
+        heads = [jnp.swapaxes(y.reshape(shape), -3, -2) for y in rows]
+        return tuple(constrain(y, "batch", ..., "heads", "length", "kv") for y in heads)
+
+    def _output(
+        self, heads: Float[Array, "*B H Q K"], active: Bool[Array, "*B Q"] | None = None
+    ) -> Float[Array, "*B Q D"]:
+        """The output projection, zeros where a row is not active."""
+        matrix = self.w_out.astype(self.dtype).reshape(-1, self.d_model)
+        rows = jnp.swapaxes(heads, -3, -2)
+        rows = rows.reshape(*rows.shape[:-2], -1)
+        y = on_active(lambda rows: linear(rows, matrix), rows, active)
+        return constrain(y, "batch", ..., "length", "activation")
 
     def keys(self, memory: Float[Array, "*B L D"], context: Context) -> KeyValues:
-        return KeyValues(self._heads(memory, self.w_key), self._heads(memory, self.w_value))
+        keys = KeyValues(*self._heads(memory, self.w_key, self.w_value, active=context.active))
+        if context.key_gate is None:
+            return keys
+        gate = context.key_gate[..., None, :, None]
+        return jax.tree.map(lambda y: y * gate.astype(y.dtype), keys)
 
     def rows(self, x: Float[Array, "*B Q D"], shared: KeyValues, context: Context):
-        scores = attention_scores(self._heads(x, self.w_query), shared.key, context.attention_mask())
-        weights = jax.nn.softmax(scores, axis=-1)
-        y = attend(self.weights_dropout(weights, context.deterministic), shared.value)
-        y = jnp.einsum("...hqk,hkd->...qd", y, self.w_out.astype(self.dtype))
-        return constrain(y, "batch", ..., "length", "activation"), weights if context.capture else None
+        (query,) = self._heads(x, self.w_query, active=context.active)
 
-    def flops(self, d_model: int, queries: int, keys: int, sentences: int = 1) -> tuple[int, int]:
+        def look(query, shared, mask):
+            weights = jax.nn.softmax(attention_scores(query, shared.key, mask), axis=-1)
+            return attend(self.weights_dropout(weights, context.deterministic), shared.value), weights
+
+        y, weights = if_any(context.active, look, query, shared, context.attention_mask())
+        return self._output(y, context.active), weights if context.capture else None
+
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
         return 4 * keys * d_model**2, 4 * queries * d_model * (d_model + keys // sentences)
