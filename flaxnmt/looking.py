@@ -147,7 +147,10 @@ def of_document(translator: Translator, document: Document) -> dict[str, Any]:
     pieces = translator.vocabularies.source.pieces
     return {
         "sentences": [[pieces[i] for i in row[row > 0]] for row in ids],
-        "layers": [{name: _plain(found, ids.shape) for name, found in layer.items()} for layer in layers],
+        "layers": [
+            {name: _plain(found, ids.shape) for name, found in layer.items() if jax.tree.leaves(found)}
+            for layer in layers
+        ],
     }
 
 

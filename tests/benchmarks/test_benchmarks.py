@@ -72,13 +72,16 @@ def test_rounds_take_turns_and_every_second_one_runs_backwards():
 
 
 def matrix_product_flops(jaxpr) -> int:
-    """Twice the multiplications of all dot_generals, also in the jaxprs inside."""
+    """Twice the multiplications of all dot_generals, also in the jaxprs inside; one branch of several runs."""
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
             total += 2 * prod(out) * prod(left[axis] for axis in contracted)
+        if equation.primitive.name == "cond":
+            total += max(matrix_product_flops(branch.jaxpr) for branch in equation.params["branches"])
+            continue
         for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
             inner = getattr(inner, "jaxpr", inner)
             if hasattr(inner, "eqns"):

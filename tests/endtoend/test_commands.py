@@ -185,7 +185,10 @@ def test_help_of_training_lists_configurations_and_fields(capsys, monkeypatch):
     for arguments, code in (([], 2), (["--help"], 0)):
         with pytest.raises(SystemExit) as end:
             train.main(arguments)
-        assert end.value.code == code and "  multi30k_en_de\n  text_small\n" in capsys.readouterr().out
+        assert (
+            end.value.code == code
+            and "  multi30k_en_de\n  ted_en_de\n  text_small\n" in capsys.readouterr().out
+        )
     with pytest.raises(SystemExit) as end:
         train.main(["discourse_demo", "--help"])
     text = capsys.readouterr().out

@@ -213,6 +213,7 @@ def test_a_stop_leaves_no_trace(trained_documents, tmp_path):
     assert_same_run(run, trained_documents.directory)
 
 
+@pytest.mark.slow
 def test_what_comes_from_a_sentence_model_can_be_frozen(trained_documents, opened, tmp_path, caplog):
     run = tmp_path / "run"
     short = "--training.freeze initialised --training.ema 0.9 --training.evaluate-every 3 --training.checkpoint-every 3"

@@ -20,7 +20,7 @@ BATCHES = [
 PARAMS = {"table": jnp.asarray(np.random.default_rng(0).normal(size=(VOCAB, VOCAB)), jnp.float32)}
 
 
-def bigrams(params, batch, key):
+def bigrams(params, batch, key, update=0):
     """Each target symbol from the source symbol at its position; a key adds noise to the logits."""
     logits = params["table"][batch["source"]]
     if key is not None and "noise" in params:
@@ -112,11 +112,11 @@ def test_an_update_that_is_not_finite_is_dropped_and_counted(accumulate):
     "function", [jnp.sqrt, lambda w: w + jax.lax.stop_gradient(jnp.log(-1 - w))], ids=["gradient", "loss"]
 )
 def test_either_a_loss_or_a_gradient_that_is_not_finite_drops_the_update(function):
-    def objective(params, batch, key):
+    def objective(params, batch, key, update):
         return {"loss": function(params["w"]), "nll": jnp.float32(0), "tokens": jnp.float32(1)}
 
     optimizer, params = optax.sgd(RATE), {"w": jnp.float32(0.0)}
-    loss, gradient = jax.value_and_grad(lambda p: objective(p, None, None)["loss"])(params)
+    loss, gradient = jax.value_and_grad(lambda p: objective(p, None, None, 0)["loss"])(params)
     assert np.isfinite(loss) != np.isfinite(gradient["w"])
     step = TrainStep(objective, optimizer, schedule, seed=0)
     state, metrics = step.whole(make_state(params, optimizer, ema=False), None)
