@@ -80,7 +80,10 @@ def if_any(active: Bool[Array, "*R"] | None, function: Callable[..., PyTree], *a
     if active is None:
         return function(*args)
     shapes = jax.eval_shape(function, *args)
-    zeros = lambda *_: jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), shapes)  # noqa: E731
+
+    def zeros(*_):
+        return jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), shapes)
+
     return lax.cond(active.any(), function, zeros, *args)
 
 

@@ -124,17 +124,7 @@ class Aux:
     def of(cls, stack: str, layers: PyTree, capture: bool) -> "Aux":
         """From what the blocks of each layer of a stack reported."""
 
-        def each(of_use, of_other):
-            is_use = lambda out: isinstance(out, Use)  # noqa: E731
-            return jax.tree.map(
-                lambda out: of_use(out) if is_use(out) else of_other(out), layers, is_leaf=is_use
-            )
-
-        uses = [
-            out
-            for out in jax.tree.leaves(layers, is_leaf=lambda out: isinstance(out, Use))
-            if isinstance(out, Use)
-        ]
+        uses = [out for out in jax.tree.leaves(layers, is_leaf=_is_use) if _is_use(out)]
         # A scanned stack has reported all its layers at once, on a leading axis.
         used, full = (
             sum(work.reshape(-1, work.shape[-1]).sum(0) for work in works) if works else None
@@ -142,9 +132,13 @@ class Aux:
         )
         if not capture:
             return cls(used=used, full=full)
-        maps = each(lambda use: use.captured, lambda out: out)
-        gates = each(lambda use: use.gates, lambda out: None)
+        maps = jax.tree.map(lambda out: out.captured if _is_use(out) else out, layers, is_leaf=_is_use)
+        gates = jax.tree.map(lambda out: out.gates if _is_use(out) else None, layers, is_leaf=_is_use)
         return cls({stack: maps}, {stack: gates} if uses else {}, used, full)
+
+
+def _is_use(out: PyTree) -> bool:
+    return isinstance(out, Use)
 
 
 def positions_of(shape: tuple[int, ...]) -> Int[Array, "1 length"]:

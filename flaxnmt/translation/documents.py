@@ -2,56 +2,18 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
 
 from flaxnmt.data.batches import SortedBatches
 from flaxnmt.data.boundaries import TRUE, Boundaries
-from flaxnmt.data.buckets import BucketPlan
 from flaxnmt.data.chunks import chunk
-from flaxnmt.data.document_batches import DocumentBucket, DocumentChunks
+from flaxnmt.data.document_batches import DocumentChunks
 from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import TokenArray, TokenCorpus
 from flaxnmt.translation.lines import Text
-from flaxnmt.translation.translator import FULL, LENGTHS, LONGEST, Translator
-from flaxnmt.typing import Int
+from flaxnmt.translation.shapes import grid_plan
+from flaxnmt.translation.translator import Translator
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class GridPlan(BucketPlan):
-    """All shapes of some numbers of sentences with some lengths: the shape of a document follows from it alone."""
-
-    sentences: tuple[int, ...]
-    lengths: tuple[int, ...]
-
-    def assign(self, first: Int[np.ndarray, "U"], second: Int[np.ndarray, "U"]) -> Int[np.ndarray, "U"]:
-        row, column = np.searchsorted(self.sentences, first), np.searchsorted(self.lengths, second)
-        return row * len(self.lengths) + column
-
-
-ENCODED = 8
-"""Sentences that are encoded for the price of one that is translated, roughly."""
-
-
-def grid_plan(sentences: int, longest: int, multiple: int = 1, wanted: int | None = None) -> GridPlan:
-    """Shapes for documents of up to `longest` sentences of up to `LONGEST` tokens, both in powers of two.
-
-    About `sentences` sentences a batch, fewer above `FULL` tokens; its documents are a multiple of `multiple`. Where
-    only `wanted` sentences of a document are translated, there are more documents.
-    """
-    counts = tuple(2**power for power in range((longest - 1).bit_length())) + (longest,)
-
-    def fitting(count: int, length: int) -> int:
-        cost = ENCODED * count if wanted is None else max(ENCODED * min(wanted, count), count)
-        return -(-max(ENCODED * sentences * FULL // (cost * max(length, FULL)), 1) // multiple) * multiple
-
-    buckets = tuple(
-        DocumentBucket(count, length, fitting(count, length)) for count in counts for length in LENGTHS
-    )
-    return GridPlan(buckets, LONGEST, counts, LENGTHS)
 
 
 class DocumentTranslator(Translator):

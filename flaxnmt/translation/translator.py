@@ -14,7 +14,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxnmt.config import DecodingConfig
 from flaxnmt.data.batches import EvaluationBatches, SortedBatches
-from flaxnmt.data.buckets import Bucket, BucketPlan
 from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import TokenArray
 from flaxnmt.data.vocabularies import Vocabularies
@@ -27,28 +26,8 @@ from flaxnmt.models.seq2seq import PAD
 from flaxnmt.sharding import owned_rows, put_batch, use_mesh
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.search import BLANK, Hypothesis, Prefixes, Score, Search
+from flaxnmt.translation.shapes import square_plan
 from flaxnmt.typing import Params
-
-LONGEST = 1024
-"""Tokens at which a source or target line is cut, with a warning; lengths double from 8 up to here."""
-
-LENGTHS = tuple(8 * 2**power for power in range(8))
-
-FULL = 64
-"""Tokens up to which a batch has as many rows as its batch size."""
-
-
-def square_plan(rows: int, multiple: int = 1) -> BucketPlan:
-    """Shapes for lines of any length up to `LONGEST`, sources and targets alike.
-
-    `rows` rows up to `FULL` tokens and fewer beyond, so that one long line takes no more memory than a batch of
-    short ones; always in `multiple`s, the devices that share a batch.
-    """
-
-    def fitting(length: int) -> int:
-        return -(-max(rows * FULL // max(length, FULL), 1) // multiple) * multiple
-
-    return BucketPlan(tuple(Bucket(length, length, fitting(length)) for length in LENGTHS), LONGEST)
 
 
 def budgeted(batch: dict[str, np.ndarray], place: int | None) -> dict[str, np.ndarray]:

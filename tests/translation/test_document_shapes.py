@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from flaxnmt.data.chunks import chunk
-from flaxnmt.translation.documents import grid_plan
-from flaxnmt.translation.translator import FULL, LENGTHS, LONGEST
+from flaxnmt.translation.shapes import FULL, LENGTHS, LONGEST, grid_plan
 
 
 @pytest.mark.parametrize(

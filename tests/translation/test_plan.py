@@ -1,6 +1,6 @@
 import pytest
 
-from flaxnmt.translation.translator import FULL, LONGEST, square_plan
+from flaxnmt.translation.shapes import FULL, LONGEST, square_plan
 
 
 @pytest.mark.parametrize(("rows", "multiple"), [(64, 1), (1, 1), (3, 1), (64, 8), (1, 8)])
