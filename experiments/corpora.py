@@ -25,9 +25,8 @@ from flaxnmt.data.shards import TokenArray, TokenCorpus, file_stamp, tokenize_co
 from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
 from flaxnmt.errors import ConfigError, DataError, RunError, UserError
 from flaxnmt.run import TOKENIZER, load_vocabularies
-from flaxnmt.translation.shapes import grid_plan
 from flaxnmt.translation.lines import Text
-from flaxnmt.translation.translator import FULL, LONGEST
+from flaxnmt.translation.shapes import FULL, LONGEST, grid_plan
 
 log = logging.getLogger(__name__)
 

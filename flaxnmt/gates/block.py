@@ -88,10 +88,10 @@ class GatedBlock(nn.Module):
         logits = control(x)
         if context.deterministic:
             gate = hard_gate(logits).astype(jnp.float32)
+        elif context.gate_noise is None:
+            gate = soft_gate(logits)
         else:
-            noise = None
-            if context.gate_noise is not None:
-                noise = hash_normal(self.make_rng("dropout"), logits.shape)
+            noise = hash_normal(self.make_rng("dropout"), logits.shape)
             gate = soft_gate(logits, noise, context.gate_noise)
         return gate if mask is None else jnp.where(mask[..., None], gate, 0)
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxnmt.layers.initializers import partitioned, projection
-from flaxnmt.typing import Array, Bool, Float
+from flaxnmt.typing import Array, Bool, Float, Int
 
 
-def noise_scale(step: Float[Array, ""], start: float, end: float, steps: int) -> Float[Array, ""]:
+def noise_scale(step: Int[Array, ""] | int, start: float, end: float, steps: int) -> Float[Array, ""]:
     """alpha of eq. 3: from `start` at step 0 in a line to `end` at `steps`, constant from there on.
 
     Noise pushes the control network to large logits, whose hard decision is then what training has seen.

@@ -63,7 +63,7 @@ class DecoderLayer(nn.Module):
         """One position of K hypotheses a sentence, which are rows of one attention; the source is not tiled."""
         x, cache = self.attention.extend(x, cache, target, write)
         x = self._source(x, shared, source, {})
-        x, _ = self.feed_forward(x, source)
+        x, _ = self.feed_forward(x, target)
         return x, cache
 
 
