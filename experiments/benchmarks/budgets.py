@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import NormalDist
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,7 @@ ALL, NONE = 1e3, -1e3
 class Options:
     """Benchmark of budgets."""
 
-    sizes: tuple[str, ...] = ("small", "base")
+    sizes: tuple[Literal["tiny", "small", "base"], ...] = ("small", "base")
     shares: tuple[float, ...] = (0.75, 0.5, 0.25)
     """Of gates that are open."""
     sentences: int = 64
