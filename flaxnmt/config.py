@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flaxnmt.models.config import Seq2SeqConfig
+from flaxnmt.models.config import Architecture
 
 Boundaries = Literal["true", "jittered", "fixed"]
 
@@ -182,7 +182,7 @@ class MeshConfig:
 class Config:
     """A whole experiment."""
 
-    model: Seq2SeqConfig
+    model: Architecture
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)

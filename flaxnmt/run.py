@@ -29,6 +29,9 @@ from flaxnmt.data.documents import Document
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError, RunError
 from flaxnmt.models import build
+from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig, EncodingConfig, Seq2SeqConfig
+from flaxnmt.models.decoder_only import DecoderOnly
+from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.metrics import read_metrics
@@ -71,18 +74,25 @@ def read_config(directory: Path) -> Config:
         raise RunError(f"{path}: not a whole configuration ({error}); restore it or train again") from None
 
 
-def make_model(config: Config, vocabularies: Vocabularies) -> Seq2Seq:
+def make_model(config: Config, vocabularies: Vocabularies) -> Seq2Seq | EncoderOnly | DecoderOnly:
     """The module that a configuration describes, for these vocabularies.
 
     Raises:
       ConfigError: as `check_model`, or if vocabularies differ and embeddings are tied.
     """
     check_model(config)
-    if config.model.tie == "all" and not vocabularies.shared:
+    model, source = config.model, vocabularies.source.vocab_size
+    if isinstance(model, EncoderOnlyConfig):
+        return EncoderOnly(model, source)
+    if isinstance(model, DecoderOnlyConfig):
+        if not vocabularies.shared:
+            raise ConfigError("a model without an encoder has one vocabulary: give a shared tokenizer")
+        return DecoderOnly(model, source)
+    if model.tie == "all" and not vocabularies.shared:
         raise ConfigError(
             "--model.tie all needs one vocabulary: give --model.tie target, or a shared tokenizer"
         )
-    return Seq2Seq(config.model, vocabularies.source.vocab_size, vocabularies.target.vocab_size)
+    return Seq2Seq(model, source, vocabularies.target.vocab_size)
 
 
 def check_model(config: Config) -> None:
@@ -93,10 +103,8 @@ def check_model(config: Config) -> None:
         the branches of an encoder or the parts of a model of documents do not fit together.
     """
     model = config.model
-    heads = {
-        "encoder.attention.heads": model.encoder.attention.heads,
-        "decoder.attention.heads": model.decoder.attention.heads,
-    }
+    parts = [part for part in ("encoder", "decoder") if hasattr(model, part)]
+    heads = {f"{part}.attention.heads": getattr(model, part).attention.heads for part in parts}
     if model.is_document:
         heads["document.context-heads"] = model.document.context_heads
     for name, count in heads.items():
@@ -106,17 +114,8 @@ def check_model(config: Config) -> None:
         rate = getattr(model, name)
         if rate is not None and not 0 <= rate < 1:
             raise ConfigError(f"--model.{name} {rate}: a rate of dropout is at least 0 and below 1")
-    kinds = {kind for branch in model.encoder_branches for kind in branch}
-    if "convs2s" in kinds and (model.encoder.convolution < 1 or model.encoder.convolution % 2 == 0):
-        raise ConfigError(
-            f"--model.encoder.convolution {model.encoder.convolution}: the kernel has a row in its middle, give an odd "
-            "width"
-        )
-    vectors = model.encoder.expansion.vectors
-    if "static_expansion" in kinds and (not vectors or min(vectors) < 1):
-        raise ConfigError(
-            f"--model.encoder.expansion.vectors {' '.join(map(str, vectors))}: each layer has at least 1 vector"
-        )
+    if "encoder" in parts:
+        _check_encoder(model)
     previous = config.data.previous
     if previous < 0 or (config.data.previous_target and not previous):
         raise ConfigError(
@@ -131,8 +130,27 @@ def check_model(config: Config) -> None:
         )
     if model.budgets:
         # Gates that do not fit say so when layers are made.
-        build.encoders(model)
-        build.decoder(model)
+        if "encoder" in parts:
+            build.encoders(model)
+        if isinstance(model, Seq2SeqConfig):
+            build.decoder(model)
+        if isinstance(model, DecoderOnlyConfig):
+            build.causal_decoder(model)
+
+
+def _check_encoder(model: EncodingConfig) -> None:
+    """Refuses layers of an encoder that cannot be built."""
+    kinds = {kind for branch in model.encoder_branches for kind in branch}
+    if "convs2s" in kinds and (model.encoder.convolution < 1 or model.encoder.convolution % 2 == 0):
+        raise ConfigError(
+            f"--model.encoder.convolution {model.encoder.convolution}: the kernel has a row in its middle, give an odd "
+            "width"
+        )
+    vectors = model.encoder.expansion.vectors
+    if "static_expansion" in kinds and (not vectors or min(vectors) < 1):
+        raise ConfigError(
+            f"--model.encoder.expansion.vectors {' '.join(map(str, vectors))}: each layer has at least 1 vector"
+        )
 
 
 def _check_document(config: Config) -> None:
