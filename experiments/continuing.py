@@ -4,11 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
+from flaxnmt.checks import check_model
 from flaxnmt.config import Config
 from flaxnmt.config_io import differences
 from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.errors import ConfigError, RunError, UserError
-from flaxnmt.run import CHECKPOINTS, RECORD, TOKENIZER, check_model, read_config
+from flaxnmt.run import CHECKPOINTS, RECORD, TOKENIZER, read_config
 
 MAY_CHANGE = (
     "training.max_steps",

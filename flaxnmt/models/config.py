@@ -226,6 +226,8 @@ class DecoderOnlyConfig(ModelConfig):
 
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     """Its layers, which have no attention over a source."""
+    task: Literal["translation", "language"] = "translation"
+    """Targets that follow their sources, or texts."""
     prefix: Literal["causal", "bidirectional"] = "causal"
     """Whether a symbol of the source sees the source symbols behind it, too."""
     window: int | None = None
