@@ -130,7 +130,7 @@ def train_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int
     import jax.numpy as jnp
     from jax.sharding import NamedSharding
 
-    from experiments.train import budget_loss, example_inputs
+    from experiments.session import budget_loss, example_inputs
     from flaxnmt.models.seq2seq import Seq2Seq
     from flaxnmt.sharding import Rules
     from flaxnmt.training.objective import translation_objective
@@ -171,7 +171,7 @@ def beam_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int]
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from experiments.train import example_inputs
+    from experiments.session import example_inputs
     from flaxnmt.models.seq2seq import Seq2Seq
     from flaxnmt.sharding import Rules, tree_shardings, unbox
 
