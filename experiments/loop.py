@@ -2,11 +2,8 @@
 
 import itertools
 import logging
-import math
-import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
@@ -16,6 +13,8 @@ from jax.sharding import Mesh
 
 from experiments.corpora import Corpora
 from experiments.evaluate import Evaluator
+from experiments.history import History, brief
+from experiments.interval import Interval
 from flaxnmt.config import Config
 from flaxnmt.errors import RunError
 from flaxnmt.models.flops import forward_flops
@@ -23,8 +22,9 @@ from flaxnmt.run import PARAMETERS
 from flaxnmt.sharding import owned_rows, put_batch
 from flaxnmt.training.checkpoints import Checkpoints
 from flaxnmt.training.export import read_parameters, write_parameters
-from flaxnmt.training.meters import CompilationCounter, Stopwatch, peak_memory, rates
+from flaxnmt.training.meters import CompilationCounter, peak_memory
 from flaxnmt.training.metrics import MetricsWriter
+from flaxnmt.training.phases import Phases, goodput
 from flaxnmt.training.preemption import PREEMPTED, Preemption
 from flaxnmt.training.progress import Progress
 from flaxnmt.training.state import TrainState
@@ -35,54 +35,6 @@ log = logging.getLogger(__name__)
 
 # Read back this many updates late, a number is there already and nobody waits for it.
 LAG = 2
-
-SCORES = {"bleu": "BLEU", "chrf": "chrF"}
-
-
-@dataclass
-class History:
-    """What a run remembers beside its state; saved with every checkpoint."""
-
-    seconds: float = 0.0
-    best: float | None = None
-    best_step: int = 0
-    evaluations_since_best: int = 0
-    best_loss: float = math.inf
-    evaluated: int | None = None
-
-    def note(self, score: float, loss: float, step: int, larger_is_better: bool) -> bool:
-        """Takes in a development score; whether it is the best so far, by the loss among equal scores."""
-        none = self.best is None or math.isnan(self.best)
-        better = none or (score > self.best if larger_is_better else score < self.best)
-        # A score of 0.00, or 100, says little: the loss chooses the parameters then, but ends no patience.
-        chosen = better or (score == self.best and loss < self.best_loss)
-        self.evaluated = step
-        self.evaluations_since_best = 0 if better else self.evaluations_since_best + 1
-        if chosen:
-            self.best, self.best_loss, self.best_step = score, loss, step
-        return chosen
-
-    def describe(self, metric: str) -> str:
-        """The best score and its step; nothing before the first evaluation."""
-        name = SCORES.get(metric, metric)
-        return "" if self.best is None else f"{name} {self.best:.4g} at step {self.best_step}"
-
-
-@dataclass
-class Interval:
-    """Updates since the last row of metrics; device numbers are left where they are."""
-
-    metrics: list[dict] = field(default_factory=list)
-    tokens: int = 0
-    slots: int = 0
-    flops: int = 0
-
-    def add(self, metrics: dict, batches: list[dict], flops: int) -> None:
-        self.metrics.append(metrics)
-        self.flops += flops
-        sides = [batch[side] for batch in batches for side in ("source", "target")]
-        self.tokens += sum(int(np.count_nonzero(ids)) for ids in sides)
-        self.slots += sum(ids.size for ids in sides)
 
 
 class Loop:
@@ -97,6 +49,7 @@ class Loop:
       checkpoints: where to continue from.
       mesh: devices.
       peak: FLOP/s of the matrix product of all devices.
+      phases: where the time of the run goes.
     """
 
     def __init__(
@@ -109,10 +62,11 @@ class Loop:
         checkpoints: Checkpoints,
         mesh: Mesh,
         peak: float,
+        phases: Phases,
     ):
         self.config, self.directory, self.corpora = config, directory, corpora
         self.step, self.evaluator, self.checkpoints = step, evaluator, checkpoints
-        self.mesh, self.peak = mesh, peak
+        self.mesh, self.peak, self.phases = mesh, peak, phases
         self.larger_is_better = config.training.metric != "loss"
         self._whole = jax.jit(lambda tree: tree, out_shardings=evaluator.whole)
         self.scored: tuple[int | None, float | None] = (None, None)
@@ -120,9 +74,8 @@ class Loop:
     def run(self, state: TrainState, history: History) -> int:
         """Trains until a limit is reached or a save is asked for; the exit code of the process."""
         start = int(state.step)
-        self.started = time.monotonic() - history.seconds
-        budget = self.config.training.max_minutes
-        left = None if budget is None else max(budget * 60 - history.seconds, 0.0)
+        seconds, budget = self.phases.total(), self.config.training.max_minutes
+        left = None if budget is None else max(budget * 60 - seconds, 0.0)
         self.total = self._last_step()
         with (
             MetricsWriter(
@@ -130,18 +83,23 @@ class Loop:
             ) as self.metrics,
             Progress(self.total, start, left, show=jax.process_index() == 0) as self.progress,
         ):
-            self.metrics.event(start, "started", seconds=history.seconds)
-            with CompilationCounter() as self.compilations, Preemption() as preemption:
+            self.metrics.event(start, "started", seconds=seconds)
+            with (
+                CompilationCounter() as self.compilations,
+                Preemption() as preemption,
+                self.phases.within("step"),
+            ):
                 state, step, preempted = self._train(state, start, history, preemption)
             if preempted:
                 self._save(state, step, history, wait=True)
                 self.metrics.event(step, "preempted")
                 self.progress.say(f"asked to stop: saved at step {step}; the same command continues")
                 return PREEMPTED
-            if history.evaluated != step:
-                self._evaluate(state, step, history)
-            self._save(state, step, history, wait=True)
-            self._finish(state, step, history)
+            with self.phases.within("evaluate"):
+                if history.evaluated != step:
+                    self._evaluate(state, step, history)
+                self._save(state, step, history, wait=True)
+                self._finish(state, step, history)
         return 0
 
     def _train(
@@ -150,12 +108,15 @@ class Loop:
         """State and step where the updates end, and whether that is because a save is asked for."""
         training, step = self.config.training, start
         batches = self._batches(start * training.accumulate)
-        watch, interval = Stopwatch(), Interval()
+        interval = Interval()
+        self.phases.lap()
         late: deque = deque()
         preempted, done = False, self._finished(step, history)
         while not (done or preempted):
-            local = list(itertools.islice(batches, training.accumulate))
-            state, metrics = self.step(state, [put_batch(batch, self.mesh) for batch in local])
+            with self.phases.within("data"):
+                local = list(itertools.islice(batches, training.accumulate))
+                placed = [put_batch(batch, self.mesh) for batch in local]
+            state, metrics = self.step(state, placed)
             step += 1
             interval.add(metrics, local, 3 * sum(self._flops(batch) for batch in local))
             late.append(metrics["bad_in_a_row"])
@@ -167,9 +128,11 @@ class Loop:
             save = evaluate or bool(training.checkpoint_every and step % training.checkpoint_every == 0)
             if step % training.log_every == 0 or save or preempted:
                 # A checkpoint ends a row, so that no row holds updates of two processes.
-                self._show(self.metrics.write_later(step, *self._row(interval, watch.lap())))
+                self._show(
+                    self.metrics.write_later(step, *interval.row(self.phases.lap(), self.peak, self._known()))
+                )
                 interval = Interval()
-            with watch.pause():
+            with self.phases.within("evaluate"):
                 if evaluate:
                     self._evaluate(state, step, history)
                     done = done or self._finished(step, history)
@@ -192,10 +155,6 @@ class Loop:
         limits = [limit for limit in (training.max_steps, by_epochs) if limit is not None]
         return min(limits, default=None)
 
-    def _seconds(self) -> float:
-        """Wall seconds of the run so far, those of earlier processes up to their last checkpoint included."""
-        return time.monotonic() - self.started
-
     def _finished(self, step: int, history: History) -> bool:
         training = self.config.training
         if self.total is not None and step >= self.total:
@@ -206,7 +165,7 @@ class Loop:
             return False
         if jax.process_count() > 1 and step % training.log_every:
             return False
-        over = self._seconds() >= training.max_minutes * 60
+        over = self.phases.total() >= training.max_minutes * 60
         if jax.process_count() > 1:
             # Clocks differ, and all processes must leave after the same update; asked seldom, since it waits.
             over = bool(multihost_utils.broadcast_one_to_all(np.asarray(over)))
@@ -217,28 +176,17 @@ class Loop:
         shapes = batch["source"].shape, batch["target"].shape
         return jax.process_count() * forward_flops(self.config.model, vocab, *shapes)
 
-    def _row(self, interval: Interval, seconds: float):
-        """Values and the function that turns them, once they are there, into a row of metrics."""
-        known = {
+    def _known(self) -> dict:
+        """What a row says beside the device's numbers."""
+        return {
             "compilations": self.compilations.total,
             "compilations_after_warmup": len(self.compilations.late),
-            "minutes": self._seconds() / 60,
+            "minutes": self.phases.total() / 60,
+            "phases": self._phases(),
         }
 
-        def derive(values: dict) -> dict:
-            steps = values["metrics"]
-            tokens = sum(step["tokens"] for step in steps)
-            means = {
-                name: sum(step[name] * step["tokens"] for step in steps) / max(tokens, 1)
-                for name in steps[0] if name not in ("tokens", "learning_rate", "bad_steps", "bad_in_a_row")
-            }  # fmt: skip
-            last = {name: steps[-1][name] for name in ("learning_rate", "bad_steps")}
-            speed = rates(
-                seconds, len(steps), tokens, interval.tokens, interval.slots, interval.flops, self.peak
-            )
-            return means | last | speed | known
-
-        return {"metrics": interval.metrics}, "train", derive
+    def _phases(self) -> dict[str, float]:
+        return {phase: round(seconds, 3) for phase, seconds in self.phases.seconds().items()}
 
     def _show(self, rows: list[dict]) -> None:
         for row in rows:
@@ -254,9 +202,9 @@ class Loop:
             )
 
     def _evaluate(self, state: TrainState, step: int, history: History) -> None:
-        began = time.monotonic()
+        before = self.phases.total()
         row, outputs = self.evaluator(self._evaluated(state))
-        row["seconds"] = time.monotonic() - began
+        row["seconds"] = self.phases.total() - before
         metric = row[self.config.training.metric]
         score = metric["score"] if isinstance(metric, dict) else metric
         best = history.note(score, row["loss"], step, self.larger_is_better)
@@ -284,12 +232,12 @@ class Loop:
         rest = {"opt_state": state.opt_state, "ema": state.ema, "bad": state.bad, "step": state.step}
         # Before the checkpoint is there, so that a run that is killed and continues from it misses no row.
         self._show(self.metrics.flush())
-        history.seconds = self._seconds()
+        history.phases = self.phases.seconds()
         progress = vars(history) | {"step": step}
         scored, score = self.scored
-        self.checkpoints.save(
-            step, state.params, rest, progress, metric=score if scored == step else None, wait=wait
-        )
+        metric = score if scored == step else None
+        with self.phases.within("save"):
+            self.checkpoints.save(step, state.params, rest, progress, metric, wait)
 
     def _finish(self, state: TrainState, step: int, history: History) -> None:
         """Averages, exports, scores the test set, and writes the last rows."""
@@ -320,10 +268,17 @@ class Loop:
                     "".join(f"{line}\n" for line in outputs), encoding="utf-8"
                 )
             self.progress.say(f"test {brief(scores)} ({scores['bleu']['signature']})")
-        minutes, best = self._seconds() / 60, history.best_step
-        self.metrics.event(step, "finished", minutes=minutes, best_step=best, peak_memory=peak_memory())
+        minutes, spent = self.phases.total() / 60, self._phases()
+        known = {
+            "minutes": minutes,
+            "goodput": goodput(spent),
+            "phases": spent,
+            "best_step": history.best_step,
+        }
+        self.metrics.event(step, "finished", **known, peak_memory=peak_memory())
         self.progress.say(
-            f"finished: {step} updates, {minutes:.1f} minutes, best {history.describe(training.metric)}"
+            f"finished: {step} updates, {minutes:.1f} minutes ({goodput(spent):.0%} of them in updates), "
+            f"best {history.describe(training.metric)}"
         )
 
     def _export(self, params: Params) -> None:
@@ -339,11 +294,3 @@ class Loop:
         return jax.tree.map(
             lambda old, new: jax.device_put(new.astype(old.dtype), old.sharding), state.params, found
         )
-
-
-def brief(row: dict) -> str:
-    """The scores of a row in a few words."""
-    perplexity = [f"perplexity {row['perplexity']:.3f}"] if "perplexity" in row else []
-    return " · ".join(
-        perplexity + [f"{name} {row[key]['score']:.2f}" for key, name in SCORES.items() if key in row]
-    )

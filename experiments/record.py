@@ -3,6 +3,7 @@
 import logging
 import platform
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
@@ -83,4 +84,6 @@ def versions() -> dict[str, str]:
         "sacrebleu",
         "numpy",
     )
-    return {"flaxnmt": flaxnmt.__version__} | {name: version(name) for name in names}
+    # The TPU runtime is there on TPUs only.
+    runtime = {name: version(name) for name in ("libtpu",) if find_spec(name) is not None}
+    return {"flaxnmt": flaxnmt.__version__} | {name: version(name) for name in names} | runtime

@@ -9,6 +9,7 @@ checkpoints/      what training continues from
 parameters.npz    what inference uses
 dev.txt, test.txt translations of the last evaluation and of the test set
 report.md, curves.png
+profile/          traces, where they were asked for
 """
 
 import json
@@ -46,7 +47,7 @@ from flaxnmt.translation.translator import Translator
 from flaxnmt.typing import Params
 
 CONFIG, RECORD, TOKENIZER, PARAMETERS = "config.json", "run.json", "tokenizer", "parameters.npz"
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, PROFILE = "checkpoints", "profile"
 
 
 def write_json(path: Path, content: Any) -> None:
