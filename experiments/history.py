@@ -3,7 +3,14 @@
 import math
 from dataclasses import dataclass, field
 
-SCORES = {"bleu": "BLEU", "chrf": "chrF"}
+SCORES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "accuracy": "accuracy",
+    "matthews": "Matthews",
+    "f1": "F1",
+    "exact_match": "exact match",
+}
 
 
 @dataclass
@@ -35,9 +42,10 @@ class History:
         return "" if self.best is None else f"{name} {self.best:.4g} at step {self.best_step}"
 
 
-def brief(row: dict) -> str:
-    """The scores of a row in a few words."""
-    perplexity = [f"perplexity {row['perplexity']:.3f}"] if "perplexity" in row else []
-    return " · ".join(
-        perplexity + [f"{name} {row[key]['score']:.2f}" for key, name in SCORES.items() if key in row]
-    )
+def brief(row: dict, signatures: bool = False) -> str:
+    """The scores of a row in a few words, the first with its signature if that is wanted."""
+    words = [f"perplexity {row['perplexity']:.3f}"] if "perplexity" in row else []
+    found = [key for key in SCORES if key in row]
+    words += [f"{SCORES[key]} {row[key]['score']:.2f}" for key in found]
+    signature = row[found[0]].get("signature") if found and signatures else None
+    return " · ".join(words) + (f" ({signature})" if signature else "")

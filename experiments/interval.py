@@ -7,6 +7,9 @@ import numpy as np
 
 from flaxnmt.training.meters import rates
 
+SIDES = ("source", "target", "tokens")
+"""Arrays of a batch whose symbols are counted."""
+
 
 @dataclass
 class Interval:
@@ -20,7 +23,7 @@ class Interval:
     def add(self, metrics: dict, batches: list[dict], flops: int) -> None:
         self.metrics.append(metrics)
         self.flops += flops
-        sides = [batch[side] for batch in batches for side in ("source", "target")]
+        sides = [batch[side] for batch in batches for side in SIDES if side in batch]
         self.tokens += sum(int(np.count_nonzero(ids)) for ids in sides)
         self.slots += sum(ids.size for ids in sides)
 

@@ -11,13 +11,11 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from experiments.corpora import Corpora
-from experiments.evaluate import Evaluator
 from experiments.history import History, brief
 from experiments.interval import Interval
+from experiments.tasks.task import Evaluator, Task
 from flaxnmt.config import Config
 from flaxnmt.errors import RunError
-from flaxnmt.models.flops import forward_flops
 from flaxnmt.run import PARAMETERS
 from flaxnmt.sharding import owned_rows, put_batch
 from flaxnmt.training.checkpoints import Checkpoints
@@ -43,7 +41,7 @@ class Loop:
     Attributes:
       config: the resolved configuration.
       directory: the run directory.
-      corpora: see `experiments.corpora`.
+      task: what is learned.
       step: the compiled update.
       evaluator: development and test scores.
       checkpoints: where to continue from.
@@ -56,7 +54,7 @@ class Loop:
         self,
         config: Config,
         directory: Path,
-        corpora: Corpora,
+        task: Task,
         step: CompiledStep,
         evaluator: Evaluator,
         checkpoints: Checkpoints,
@@ -64,7 +62,7 @@ class Loop:
         peak: float,
         phases: Phases,
     ):
-        self.config, self.directory, self.corpora = config, directory, corpora
+        self.config, self.directory, self.task = config, directory, task
         self.step, self.evaluator, self.checkpoints = step, evaluator, checkpoints
         self.mesh, self.peak, self.phases = mesh, peak, phases
         self.larger_is_better = config.training.metric != "loss"
@@ -145,13 +143,13 @@ class Loop:
         return state, step, preempted
 
     def _batches(self, start: int) -> Iterator[dict]:
-        return self.corpora.train.iterate(start, rows=lambda rows: owned_rows(rows, self.mesh))
+        return self.task.train.iterate(start, rows=lambda rows: owned_rows(rows, self.mesh))
 
     def _last_step(self) -> int | None:
         training = self.config.training
         by_epochs = None
         if training.max_epochs is not None:
-            by_epochs = -(-training.max_epochs * len(self.corpora.train) // training.accumulate)
+            by_epochs = -(-training.max_epochs * len(self.task.train) // training.accumulate)
         limits = [limit for limit in (training.max_steps, by_epochs) if limit is not None]
         return min(limits, default=None)
 
@@ -172,9 +170,7 @@ class Loop:
         return over
 
     def _flops(self, batch: dict) -> int:
-        vocab = self.corpora.vocabularies.target.vocab_size
-        shapes = batch["source"].shape, batch["target"].shape
-        return jax.process_count() * forward_flops(self.config.model, vocab, *shapes)
+        return jax.process_count() * self.task.flops(batch)
 
     def _known(self) -> dict:
         """What a row says beside the device's numbers."""
@@ -221,7 +217,7 @@ class Loop:
 
     def _warm(self, state: TrainState, updates: int) -> None:
         # Every training shape occurs within an epoch, and an evaluation and a save have met theirs by then.
-        if updates * self.config.training.accumulate >= len(self.corpora.train):
+        if updates * self.config.training.accumulate >= len(self.task.train):
             jax.block_until_ready(self._whole(self._evaluated(state)))
             self.compilations.warm()
 
@@ -258,16 +254,14 @@ class Loop:
                 step, "test", row | {"set": f"dev, mean of steps {' '.join(map(str, sorted(steps)))}"}
             )
             self.progress.say(f"mean of {len(steps)} checkpoints · dev {brief(row)}")
-        if self.corpora.test is not None:
-            scores, outputs = self.evaluator.scores(
-                self._exported(state) if params is None else params, self.corpora.test
-            )
+        if self.config.data.test:
+            scores, outputs = self.evaluator.test(self._exported(state) if params is None else params)
             self.metrics.write(step, "test", scores)
             if jax.process_index() == 0:
                 (self.directory / "test.txt").write_text(
                     "".join(f"{line}\n" for line in outputs), encoding="utf-8"
                 )
-            self.progress.say(f"test {brief(scores)} ({scores['bleu']['signature']})")
+            self.progress.say(f"test {brief(scores, signatures=True)}")
         minutes, spent = self.phases.total() / 60, self._phases()
         known = {
             "minutes": minutes,

@@ -1,7 +1,6 @@
 """One process of a training: what it is made of, from the command line to its exit code."""
 
 import contextlib
-import dataclasses
 import logging
 import os
 import sys
@@ -11,23 +10,22 @@ import jax
 
 from experiments.arguments import Arguments, parse
 from experiments.continuing import check, check_corpus, has_checkpoint, make_directory
-from experiments.corpora import prepare
-from experiments.evaluate import Evaluator
 from experiments.history import History
 from experiments.initial import check_initial, exported, frozen_parameters, initial_params
 from experiments.loop import Loop
 from experiments.preflight import join, preflight
 from experiments.record import announce, record
 from experiments.report import write_report
+from experiments.tasks import make_task
 from flaxnmt.commands import guarded, quiet
-from flaxnmt.config import BudgetLossConfig, Config, TrainingConfig
-from flaxnmt.run import CHECKPOINTS, PROFILE, RECORD, make_model, make_translator, save_config, write_json
+from flaxnmt.models.inputs import example_inputs
+from flaxnmt.run import CHECKPOINTS, PROFILE, RECORD, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import make_mesh, owned_rows, unbox, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
 from flaxnmt.training.freezing import freeze, frozen_mask, held
 from flaxnmt.training.meters import measure_matmul_peak
-from flaxnmt.training.objective import translation_objective
+from flaxnmt.training.objective import make_objective
 from flaxnmt.training.optimizers import make_optimizer
 from flaxnmt.training.phases import Phases
 from flaxnmt.training.preemption import PREEMPTED, leaving_at_once
@@ -69,19 +67,16 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
     first = jax.process_index() == 0
     if first:
         make_directory(directory, config, arguments.init_from)
-    corpora = prepare(config, directory)
-    check_corpus(corpora.corpus, directory)
-    model = make_model(config, corpora.vocabularies)
+    task = make_task(config, directory)
+    check_corpus(task.corpus, directory)
     training = config.training
     schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     chunk = training.loss_chunk if mesh.size == 1 else None
-    objective = minimised = translation_objective(
-        model, training.label_smoothing, chunk, budget_loss(training)
-    )
+    objective = minimised = make_objective(task.model, training, chunk)
 
     def init(key):
-        return model.init(key, *example_inputs(config))
+        return task.model.init(key, *example_inputs(config.model, config.data.rows_multiple))
 
     frozen = []
     if training.freeze:
@@ -115,28 +110,19 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
                 shardings,
                 training.accumulate,
             )
-            translator = make_translator(config, model, state.params, corpora.vocabularies, mesh)
-            evaluator = Evaluator(objective, translator, corpora, training.evaluate_translations)
+            evaluator = task.evaluator(objective, state.params, mesh)
             if first:
                 save_config(directory, config)
-                write_json(directory / RECORD, record(mesh, state, corpora, peak, argv, frozen))
-                announce(config, directory, mesh, state, corpora, history.describe(training.metric))
+                write_json(directory / RECORD, record(mesh, state, task, peak, argv, frozen))
+                announce(config, directory, mesh, state, task, history.describe(training.metric))
             if window is not None and first:
                 step = stack.enter_context(ProfiledStep(step, window, directory / PROFILE, int(state.step)))
-            loop = Loop(config, directory, corpora, step, evaluator, checkpoints, mesh, peak, phases)
+            loop = Loop(config, directory, task, step, evaluator, checkpoints, mesh, peak, phases)
             code = loop.run(state, history)
     if first and code == 0:
         log.info("report: %s", write_report(directory))
-        log.info("to translate: flaxnmt translate --run %s --input FILE", directory)
+        log.info("%s", task.use.format(run=directory))
     return code
-
-
-def example_inputs(config: Config) -> tuple[jax.Array, ...]:
-    """A source and a target of the smallest shape, to make parameters with."""
-    shape = (config.data.rows_multiple, 2, 8) if config.model.is_document else (config.data.rows_multiple, 8)
-    ids = jax.numpy.ones(shape, jax.numpy.int32)
-    paragraphs = jax.numpy.zeros(shape[:2], jax.numpy.int32)
-    return (ids, ids, True, paragraphs) if config.model.is_document else (ids, ids)
 
 
 def restored(
@@ -159,12 +145,6 @@ def restored(
     # A checkpoint from before phases were counted.
     history.phases = history.phases or {"step": seconds}
     return TrainState(rest["step"], params, rest["opt_state"], rest["ema"], rest["bad"]), history
-
-
-def budget_loss(training: TrainingConfig) -> BudgetLossConfig:
-    """With the end of the noise on gates, which is that of the training where nothing else is said."""
-    steps = training.budget.noise_steps or training.max_steps
-    return dataclasses.replace(training.budget, noise_steps=steps)
 
 
 def _units() -> int:

@@ -30,13 +30,13 @@ class TextLosses:
     """Loss and perplexity of development and test texts."""
 
     def __init__(self, dev: Losses, test: Losses | None):
-        self.dev, self.tested, self.whole = dev, test, dev.whole
+        self.dev, self.test_losses, self.whole = dev, test, dev.whole
 
     def __call__(self, params: Params) -> Scored:
         return self.dev(params), []
 
-    def test(self, params: Params) -> Scored | None:
-        return None if self.tested is None else (self.tested(params), [])
+    def test(self, params: Params) -> Scored:
+        return self.test_losses(params), []
 
 
 def make(config: Config, directory: Path) -> Task:
@@ -77,6 +77,9 @@ def make(config: Config, directory: Path) -> Task:
         train=ShuffledBatches(packed_sequences(corpus, data.max_length, first), plan, training.seed),
         flops=lambda batch: sequence_flops(config.model, vocabulary, batch["tokens"].shape, outputs),
         evaluator=evaluator,
+        examples="sequences",
+        sizes="(tokens, tokens)",
+        use='to use it: flaxnmt.open_run("{run}").' + ("fill_mask" if masks else "complete"),
     )
 
 

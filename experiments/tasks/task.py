@@ -33,8 +33,8 @@ class Evaluator(Protocol):
         """On the development set."""
         ...
 
-    def test(self, params: Params) -> Scored | None:
-        """On the test set, where there is one."""
+    def test(self, params: Params) -> Scored:
+        """On the test set, of a configuration that names one."""
         ...
 
 
@@ -48,6 +48,9 @@ class Task:
       corpus: what it is trained on, as tokens.
       train: its batches.
       flops: of the forward pass of a batch.
+      examples: what an epoch is counted in, in a word.
+      sizes: what the two sizes of a batch shape are of.
+      use: what to do with a trained run, with {run} for its directory.
       evaluator: from (objective, parameters, mesh).
     """
 
@@ -57,6 +60,9 @@ class Task:
     train: ShuffledBatches
     flops: Callable[[dict[str, np.ndarray]], int]
     evaluator: Callable[[Objective, Params, Mesh], Evaluator]
+    examples: str = "pairs"
+    sizes: str = "(source, target)"
+    use: str = "to translate: flaxnmt translate --run {run} --input FILE"
 
 
 class Losses:

@@ -45,8 +45,8 @@ class TranslationScores:
         scores, outputs = self.scores(params, some)
         return row | scores, outputs
 
-    def test(self, params: Params) -> Scored | None:
-        return None if self.test_pairs is None else self.scores(params, self.test_pairs)
+    def test(self, params: Params) -> Scored:
+        return self.scores(params, self.test_pairs)
 
 
 def make(config: Config, directory: Path) -> Task:
@@ -69,4 +69,5 @@ def make(config: Config, directory: Path) -> Task:
         train=corpora.train,
         flops=flops,
         evaluator=evaluator,
+        sizes="(sentences, words)" if config.model.is_document else "(source, target)",
     )

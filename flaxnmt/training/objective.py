@@ -172,7 +172,7 @@ def masked_objective(
         logits = model.logits(picked(hidden, chosen), key is None)
         sums = _named(label_smoothed_cross_entropy(logits, target, counts, 0.0))
         right = jnp.sum((logits.argmax(-1) == target) & counts, dtype=jnp.float32)
-        return gated.added(sums | {"accuracy": right}, drawn, aux)
+        return gated.added(sums | {"masked_accuracy": right}, drawn, aux)
 
     return objective_of(model, loss_sums)
 
