@@ -3,6 +3,7 @@
 import logging
 import platform
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
@@ -83,4 +84,5 @@ def versions() -> dict[str, str]:
         "sacrebleu",
         "numpy",
     )
-    return {"flaxnmt": flaxnmt.__version__} | {name: version(name) for name in names}
+    optional = [name for name in ("tokenizers",) if find_spec(name)]
+    return {"flaxnmt": flaxnmt.__version__} | {name: version(name) for name in (*names, *optional)}
