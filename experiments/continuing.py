@@ -7,6 +7,7 @@ from pathlib import Path
 from flaxnmt.checks import check_model
 from flaxnmt.config import Config
 from flaxnmt.config_io import differences
+from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.errors import ConfigError, RunError, UserError
 from flaxnmt.run import CHECKPOINTS, RECORD, TOKENIZER, read_config
@@ -70,7 +71,7 @@ def check(config: Config, directory: Path) -> None:
         )
 
 
-def check_corpus(corpus: TokenCorpus, directory: Path) -> None:
+def check_corpus(corpus: TokenCorpus | LabelledRows, directory: Path) -> None:
     """Refuses to continue a run on other training pairs than it began with: its place among them would be lost."""
     path = directory / RECORD
     if not has_checkpoint(directory) or not path.exists():

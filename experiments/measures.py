@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flaxnmt.data.documents import Document
+from flaxnmt.data.tokenizers import UNK
 from flaxnmt.evaluation.controls import KINDS, Kind, compare_controls
 from flaxnmt.evaluation.documents import paired_document_bootstrap
 from flaxnmt.evaluation.scores import evaluate, paired_bootstrap
@@ -106,6 +107,48 @@ def of_lines(run: Run, source: Sequence[str], target: Sequence[str], samples: in
         row["against"] = {}
         for metric in ("bleu", "chrf"):
             row["against"][metric], row["against"][f"{metric}_p"] = _difference(tests[metric])
+    return row
+
+
+def of_tokens(run: Run, source: Sequence[str], target: Sequence[str]) -> dict:
+    """What the vocabulary of a run makes of these lines.
+
+    Returns:
+      {"vocabulary": pieces of the target's, "source_tokens", "target_tokens": mean of a line, end symbol left out,
+      "unknown": share of all tokens of both sides}.
+    """
+    sides = run.vocabularies.source.encode(source), run.vocabularies.target.encode(target)
+    tokens = [token for side in sides for line in side for token in line]
+    return {
+        "vocabulary": run.vocabularies.target.vocab_size,
+        **{
+            f"{name}_tokens": statistics.mean(map(len, side))
+            for name, side in zip(("source", "target"), sides)
+        },
+        "unknown": tokens.count(UNK) / len(tokens),
+    }
+
+
+def by_length(run: Run, source: Sequence[str], target: Sequence[str]) -> dict:
+    """Scores of the lines as long as those of training, and of longer ones, as `of_lines` has translated them.
+
+    Returns:
+      {"within", "beyond": the most tokens that training allowed on either side, end symbol included: {"lines", "bleu",
+      "chrf", "length_ratio": words of the outputs by words of the references}}, without scores where there are none.
+    """
+    outputs = json.loads((run.directory / TRANSLATIONS).read_text(encoding="utf-8"))
+    sides = run.vocabularies.source.encode(source), run.vocabularies.target.encode(target)
+    beyond = [max(map(len, tokens)) >= run.config.data.max_length for tokens in zip(*sides)]
+    row = {}
+    for name, wanted in (("within", False), ("beyond", True)):
+        pairs = [pair for pair, is_beyond in zip(zip(outputs, target), beyond) if is_beyond == wanted]
+        row[name] = {"lines": len(pairs)}
+        if pairs:
+            hypotheses, references = zip(*pairs)
+            found = evaluate(hypotheses, references, metrics=("bleu", "chrf"))
+            row[name] |= {metric: found[metric]["score"] for metric in ("bleu", "chrf")}
+            words = [sum(len(line.split()) for line in lines) for lines in (hypotheses, references)]
+            row[name]["length_ratio"] = words[0] / words[1]
     return row
 
 

@@ -82,6 +82,6 @@ def versions() -> dict[str, str]:
         "sacrebleu",
         "numpy",
     )
-    # The TPU runtime is there on TPUs only.
-    runtime = {name: version(name) for name in ("libtpu",) if find_spec(name) is not None}
-    return {"flaxnmt": flaxnmt.__version__} | {name: version(name) for name in names} | runtime
+    # The TPU runtime is there on TPUs only, and not everybody has WordPiece vocabularies.
+    found = {name: version(name) for name in ("tokenizers", "libtpu") if find_spec(name) is not None}
+    return {"flaxnmt": flaxnmt.__version__} | {name: version(name) for name in names} | found

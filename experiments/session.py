@@ -25,7 +25,7 @@ from flaxnmt.sharding import make_mesh, owned_rows, unbox, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
 from flaxnmt.training.freezing import freeze, frozen_mask, held
 from flaxnmt.training.meters import measure_matmul_peak
-from flaxnmt.training.objective import make_objective
+from flaxnmt.training.objectives import make_objective
 from flaxnmt.training.optimizers import make_optimizer
 from flaxnmt.training.phases import Phases
 from flaxnmt.training.preemption import PREEMPTED, leaving_at_once

@@ -10,13 +10,14 @@ from typing import Literal
 from flaxnmt.models.config import Architecture
 
 Boundaries = Literal["true", "jittered", "fixed"]
+TokenizerKind = Literal["bpe", "unigram", "word", "char", "wordpiece"]
 
 
 @dataclass(frozen=True)
 class TokenizerConfig:
     """Vocabulary: trained on the training text (or loaded from files), saved in the run directory."""
 
-    kind: Literal["bpe", "unigram", "word", "char"] = "bpe"
+    kind: TokenizerKind = "bpe"
     vocab_size: int = 8000
     """Pieces, special symbols included; an upper bound for kind word and char."""
     shared: bool = True
@@ -25,8 +26,11 @@ class TokenizerConfig:
     """Lower-case text before it is cut into pieces."""
     character_coverage: float = 1.0
     """Share of characters that get a piece of their own; the rest are unknown."""
+    symbols: tuple[str, ...] = ()
+    """Further pieces that are never made from text, such as [MASK] [CLS] [SEP] <delimiter> <2de>."""
     source_model: str | None = None
-    """A trained sentencepiece model to load in place of training one."""
+    """A trained vocabulary to load in place of training one: a sentencepiece model, or for WordPiece a tokenizer.json
+    or the vocab.txt of a BERT."""
     target_model: str | None = None
     """The same for the target; the source's where it is shared."""
 
@@ -67,6 +71,11 @@ class DataConfig:
     """Lengths of the shapes are multiples of this: 4 pads less, 128 fills the tiles of a TPU."""
     rows_multiple: int = 8
     """Rows of a batch are a multiple of this, whatever the number of devices."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes of labelled text, in the order of their numbers; those of the training corpus, sorted, if
+    empty."""
+    stride: int = 64
+    """Tokens by which one window over a long text, in which an answer is looked for, begins behind the one before."""
     workers: int = 0
     """Threads that tokenise a corpus; 0 is one per core."""
 

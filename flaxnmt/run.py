@@ -7,6 +7,7 @@ data/             the tokenised corpora
 metrics.jsonl     losses, speeds, scores
 checkpoints/      what training continues from
 parameters.npz    what inference uses
+labels.json       names of classes, of a model that classifies
 dev.txt, test.txt translations of the last evaluation and of the test set
 report.md, curves.png
 profile/          traces, where they were asked for
@@ -48,6 +49,7 @@ from flaxnmt.typing import Params
 
 CONFIG, RECORD, TOKENIZER, PARAMETERS = "config.json", "run.json", "tokenizer", "parameters.npz"
 CHECKPOINTS, PROFILE = "checkpoints", "profile"
+LABELS = "labels.json"
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -172,7 +174,9 @@ class Run:
         """Of an encoder alone: parameters on the default device and the compiled functions."""
         if not isinstance(self.config.model, EncoderOnlyConfig):
             raise ConfigError(f"{self.directory} is no encoder alone: its model has no masks to fill")
-        return Reader(self.model, jax.device_put(self.params), self.vocabularies.source)
+        path = self.directory / LABELS
+        labels = tuple(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else ()
+        return Reader(self.model, jax.device_put(self.params), self.vocabularies.source, labels)
 
     def fill_mask(self, texts: list[str], top: int = 5) -> list[list[list[Guess]]]:
         """The likeliest pieces for each [MASK] of each text (`flaxnmt.language.reader`)."""
@@ -181,6 +185,10 @@ class Run:
     def embed(self, texts: list[str], pool: str = "mean") -> np.ndarray:
         """A vector a text, [texts, D], of an encoder alone."""
         return self.reader.embed(texts, pool)
+
+    def classify(self, texts: list[str], seconds: list[str] | None = None) -> list[tuple[str, float]]:
+        """The class of each text, or pair of texts, and how likely it is."""
+        return self.reader.classify(texts, seconds)
 
     def complete(self, texts: list[str], max_length: int = 64, **options) -> list[str]:
         """Texts that begin as given, of a model of texts; options as in `hypotheses`, such as `sampling`.

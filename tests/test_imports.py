@@ -14,9 +14,11 @@ HEAVY = (
     "sacrebleu",
     "sacremoses",
     "sentencepiece",
+    "sklearn",
     "tensorboardX",
     "tensorflow",
     "tensorflow_datasets",
+    "tokenizers",
     "tqdm",
     "tyro",
 )

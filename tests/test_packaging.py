@@ -102,7 +102,10 @@ def test_every_requirement_is_pinned(version):
     }
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
-    extras = [config["options.extras_require"][name] for name in ("tfds", "tensorboard", "plots", "dev")]
+    extras = [
+        config["options.extras_require"][name]
+        for name in ("tfds", "wordpiece", "classification", "tensorboard", "plots", "dev")
+    ]
     required = "\n".join([config["options"]["install_requires"], *extras]).split()
     names = {
         line.partition(">=")[0].lower().replace("_", "-")

@@ -133,7 +133,7 @@ def train_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int
     from flaxnmt.models.inputs import example_inputs
     from flaxnmt.models.seq2seq import Seq2Seq
     from flaxnmt.sharding import Rules
-    from flaxnmt.training.objective import make_objective
+    from flaxnmt.training.objectives import make_objective
     from flaxnmt.training.optimizers import make_optimizer
     from flaxnmt.training.schedules import make_schedule
     from flaxnmt.training.state import state_shardings

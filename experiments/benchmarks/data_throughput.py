@@ -71,7 +71,7 @@ def prepare(options: Options, folder: Path) -> None:
 
 def tokenize(options: Options, folder: Path) -> dict[str, float]:
     """Text files to a tokenised corpus on disk."""
-    tokenizer = tokenizers.SentencePiece.load(folder / "vocabulary.model")
+    tokenizer = tokenizers.load(folder / "vocabulary.model")
     encode = partial(tokenizer.encode, threads=1)
     before, start, cpu_start = peak_bytes(), time.perf_counter(), time.process_time()
     corpus = tokenize_corpus(

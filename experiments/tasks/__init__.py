@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from experiments.tasks import language, translation
+from experiments.tasks import labelled, language, translation
 from experiments.tasks.task import Task
 from flaxnmt.config import Config
 from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig
@@ -14,8 +14,9 @@ def make_task(config: Config, directory: Path) -> Task:
     Raises:
       ConfigError, DataError: for what cannot be learned, or not from this data.
     """
-    model = config.model
-    texts = isinstance(model, EncoderOnlyConfig) or (
-        isinstance(model, DecoderOnlyConfig) and model.task == "language"
-    )
-    return (language if texts else translation).make(config, directory)
+    match config.model:
+        case EncoderOnlyConfig(head="masked") | DecoderOnlyConfig(task="language"):
+            return language.make(config, directory)
+        case EncoderOnlyConfig():
+            return labelled.make(config, directory)
+    return translation.make(config, directory)

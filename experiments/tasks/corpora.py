@@ -180,7 +180,7 @@ def make_once(make: Callable[[], None]) -> None:
 def tokenize_texts(config: DataConfig, directory: Path, symbols: tuple[str, ...]) -> None:
     """Makes the vocabulary, with these symbols, and the tokens of training texts of one language."""
     documents = partial(read_texts, *config.train)
-    vocabularies = _vocabularies(config, directory, documents, symbols)
+    vocabularies = make_vocabularies(config, directory, documents, symbols)
     tokenize_corpus(
         documents(),
         partial(vocabularies.source.encode, threads=1),
@@ -193,7 +193,7 @@ def tokenize_texts(config: DataConfig, directory: Path, symbols: tuple[str, ...]
     )
 
 
-def _vocabularies(
+def make_vocabularies(
     config: DataConfig, directory: Path, documents: Callable[[], Iterable[Document]], symbols: tuple[str, ...]
 ) -> Vocabularies:
     """Those of the run directory, or new ones that are saved there."""
@@ -212,7 +212,7 @@ def _stamps(config: DataConfig) -> list:
 
 def _make(config: DataConfig, directory: Path) -> None:
     documents = partial(read, *config.train, paragraphs=config.paragraphs)
-    vocabularies = _vocabularies(config, directory, documents, (BREAK,) if config.previous else ())
+    vocabularies = make_vocabularies(config, directory, documents, (BREAK,) if config.previous else ())
     if config.previous:
         if any(BREAK not in part.pieces for part in (vocabularies.source, vocabularies.target)):
             raise ConfigError(

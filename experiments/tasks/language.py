@@ -13,8 +13,7 @@ from flaxnmt.data.batches import ShuffledBatches, SortedBatches
 from flaxnmt.data.readers import read_texts
 from flaxnmt.data.sequences import packed_sequences, plan_sequences
 from flaxnmt.data.shards import TokenArray, TokenCorpus
-from flaxnmt.data.symbols import CLS, ENCODER_SYMBOLS
-from flaxnmt.data.tokenizers import BOS
+from flaxnmt.data.tokenizers import BOS, CLS, ENCODER_SYMBOLS
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import EncoderOnlyConfig

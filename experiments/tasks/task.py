@@ -10,6 +10,7 @@ from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxnmt.data.batches import ShuffledBatches, SortedBatches
+from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.sharding import owned_rows, put_batch
@@ -45,7 +46,7 @@ class Task:
     Attributes:
       model: the module.
       vocabularies: its tokenizers.
-      corpus: what it is trained on, as tokens.
+      corpus: what it is trained on, which has a checksum.
       train: its batches.
       flops: of the forward pass of a batch.
       examples: what an epoch is counted in, in a word.
@@ -56,7 +57,7 @@ class Task:
 
     model: nn.Module
     vocabularies: Vocabularies
-    corpus: TokenCorpus
+    corpus: TokenCorpus | LabelledRows
     train: ShuffledBatches
     flops: Callable[[dict[str, np.ndarray]], int]
     evaluator: Callable[[Objective, Params, Mesh], Evaluator]
@@ -82,13 +83,15 @@ class Losses:
     def __call__(self, params: Params) -> dict[str, float]:
         """Everything that the objective sums, by token, padding not counted, and the perplexity."""
         totals: dict[str, float] = {}
-        for sums in [self._sums(params, self._put(i)) for i in range(len(self.batches))]:
+        batches = (self.put(self.batches, i) for i in range(len(self.batches)))
+        for sums in [self._sums(params, batch) for batch in batches]:
             for name, value in jax.device_get(sums).items():
                 totals[name] = totals.get(name, 0.0) + float(value)
         tokens = totals.pop("tokens")
         means = {name: value / tokens for name, value in totals.items()}
         return means | {"perplexity": float(np.exp(means["nll"]))}
 
-    def _put(self, index: int):
-        rows = owned_rows(self.batches.shape(index).rows, self.mesh)
-        return put_batch(self.batches.batch(index, rows), self.mesh)
+    def put(self, batches: SortedBatches, index: int) -> dict[str, jax.Array]:
+        """A batch, its rows laid over the mesh."""
+        rows = owned_rows(batches.shape(index).rows, self.mesh)
+        return put_batch(batches.batch(index, rows), self.mesh)

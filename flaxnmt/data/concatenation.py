@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.data.tokenizers import EOS, SentencePiece
+from flaxnmt.data.tokenizers import EOS, Tokenizer
 
 BREAK = "<brk>"
 """The symbol to train a vocabulary with."""
@@ -112,7 +112,7 @@ class Breaks:
       DataError: from `encode` and `decode`, if the vocabulary was made without the symbol `BREAK`.
     """
 
-    tokenizer: SentencePiece
+    tokenizer: Tokenizer
 
     @property
     def vocab_size(self) -> int:

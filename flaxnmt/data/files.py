@@ -8,6 +8,7 @@ one, `flaxnmt check-data` collects them and goes on.
 
 import difflib
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -56,6 +57,13 @@ def locate(path: str | Path) -> Path:
     if path.is_file() and path.stat().st_size == 0:
         raise DataError(f"{path} is empty")
     return path
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Writes a file that is whole or not there at all."""
+    partial = Path(f"{path}.partial")
+    partial.write_bytes(data)
+    os.replace(partial, path)
 
 
 def open_bytes(path: str | Path) -> BinaryIO:

@@ -9,21 +9,19 @@ TFDS writes the examples of a split sorted by the hash of their key. Talks of te
 keys are 0, 1, 2, ..., get their order back; sets of single sentences are read in the order on disk.
 """
 
-from collections.abc import Iterator, Sequence
-from importlib import import_module
+from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.data.formats import one_line
+from flaxnmt.data.prepared_sets import NoSuchSet, as_text, in_order, name_of, open_set, split_of
 from flaxnmt.errors import DataError
 
 FORM = "tfds:NAME[/CONFIG][/SRC_to_TGT][:SPLIT]"
 TALK = "talk_name"
 TRANSLATIONS = "translations"
-READ_AHEAD = 1024
 
 
 class Name(NamedTuple):
@@ -44,49 +42,17 @@ class Name(NamedTuple):
 
 def _open(name: Name, data_dir: str | Path | None) -> tuple[Any, tuple[str, str] | None]:
     """The builder of a set and the direction that was named after its config."""
-    try:
-        import tensorflow_datasets as tfds
-
-        # This import registers the WMT sets.
-        import_module("tensorflow_datasets.translate")
-    except ImportError as error:
-        raise DataError("reading tfds:... needs tensorflow-datasets: pip install flaxnmt[tfds]") from error
-
     readings = [(name.parts, None)] if len(name.parts) < 2 else []
     if name.parts and "_to_" in name.parts[-1]:
         source, _, target = name.parts[-1].partition("_to_")
         readings.append((name.parts[:-1], (source, target)))
-    refusal = f"expected {FORM}"
+    refusal: str | NoSuchSet = f"expected {FORM}"
     for parts, direction in readings:
         try:
-            full = "/".join((name.set, *parts))
-            return tfds.builder(full, file_format="array_record", data_dir=data_dir), direction
-        except (ValueError, RuntimeError) as error:
-            refusal = str(error).strip().splitlines()[0]
+            return open_set("/".join((name.set, *parts)), data_dir), direction
+        except NoSuchSet as error:
+            refusal = error
     raise DataError(f"tfds:{'/'.join((name.set, *name.parts))}: no such set or config: {refusal}")
-
-
-def _data(builder: Any, split: str) -> Sequence[Any]:
-    """The examples of a split in the order on disk."""
-    full = builder.info.full_name.rpartition("/")[0]
-    if not builder.info.splits:
-        raise DataError(
-            f"tfds:{full} is not prepared in {builder.data_dir}: set TFDS_DATA_DIR, or prepare it once with "
-            '"import tensorflow_datasets as tfds, tensorflow_datasets.translate; '
-            f"tfds.builder('{full}', file_format='array_record').download_and_prepare()\""
-        )
-    try:
-        return builder.as_data_source(split)
-    # What TFDS raises for a file format that it cannot read at random.
-    except NotImplementedError as error:
-        form = builder.info.file_format.value
-        raise DataError(
-            f"tfds:{full} is prepared as {form}: prepare it with file_format='array_record'"
-        ) from error
-    except (ValueError, KeyError) as error:
-        raise DataError(
-            f"tfds:{full} has no split {split}; it has {', '.join(builder.info.splits)}"
-        ) from error
 
 
 def _order_on_disk(split: str, examples: int) -> list[int]:
@@ -100,16 +66,6 @@ def _order_on_disk(split: str, examples: int) -> list[int]:
     return places
 
 
-def _examples(data: Sequence[Any], places: Sequence[int]) -> Iterator[Any]:
-    for start in range(0, len(places), READ_AHEAD):
-        yield from data.__getitems__(places[start : start + READ_AHEAD])
-
-
-def _text(value: Any) -> str:
-    text = value.decode() if isinstance(value, bytes) else str(value)
-    return one_line(text).strip()
-
-
 def _languages(features: Any) -> tuple[str, ...]:
     if TRANSLATIONS in features:
         return tuple(features[TRANSLATIONS].languages)
@@ -121,16 +77,16 @@ def _pair(example: Any, direction: tuple[str, str], number: int) -> Sentence | N
     texts = example
     if TRANSLATIONS in example:
         several = example[TRANSLATIONS]
-        languages = map(_text, several["language"])
+        languages = map(as_text, several["language"])
         texts = dict(zip(languages, several["translation"], strict=True))
-    source, target = (_text(texts.get(language, "")) for language in direction)
+    source, target = (as_text(texts.get(language, "")) for language in direction)
     return Sentence(source, target, number) if source and target else None
 
 
 def _talks(examples: Iterator[Any], direction: tuple[str, str], full: str) -> Iterator[Document]:
     """Examples with the same talk name that follow each other are a document."""
     runs, names = 0, set()
-    numbered = ((_text(example[TALK]), number, example) for number, example in enumerate(examples, 1))
+    numbered = ((as_text(example[TALK]), number, example) for number, example in enumerate(examples, 1))
     for name, talk in groupby(numbered, key=itemgetter(0)):
         runs += 1
         names.add(name)
@@ -153,7 +109,7 @@ def read(text: str, data_dir: str | Path | None = None) -> Iterator[Document]:
     """
     name = Name.parse(text)
     builder, direction = _open(name, data_dir)
-    full = builder.info.full_name.rpartition("/")[0]
+    full = name_of(builder)
     direction = direction or builder.info.supervised_keys
     features = builder.info.features
     languages = _languages(features)
@@ -161,15 +117,15 @@ def read(text: str, data_dir: str | Path | None = None) -> Iterator[Document]:
         known = ", ".join(languages[:12]) + (", ..." if len(languages) > 12 else "")
         lacks = "needs a direction" if direction is None else f"has no {' to '.join(direction)}"
         raise DataError(f"tfds:{full} {lacks}: name /SRC_to_TGT with two of {known}")
-    data = _data(builder, name.split)
+    data = split_of(builder, name.split)
     places = range(len(data))
     if TALK not in features:
         pairs = (
-            _pair(example, direction, number) for number, example in enumerate(_examples(data, places), 1)
+            _pair(example, direction, number) for number, example in enumerate(in_order(data, places), 1)
         )
         return (Document(((pair,),)) for pair in pairs if pair)
     if not builder.info.disable_shuffling:
         if name.split not in list(builder.info.splits):
             raise DataError(f"{text}: a slice of a shuffled split has no whole talks; name the split alone")
         places = _order_on_disk(name.split, len(data))
-    return _talks(_examples(data, places), direction, full)
+    return _talks(in_order(data, places), direction, full)

@@ -1,162 +1,111 @@
-"""Text to token ids and back: sentencepiece BPE, unigram, word and character vocabularies.
+"""Text to token ids and back: what every vocabulary is, how one is trained, and how a file of one is read.
 
-Every vocabulary has pad=0, unk=1, bos=2, eos=3 and then the caller's symbols; a loaded model with other
-special ids is reordered. Text is not normalised apart from spaces: leading and trailing ones are dropped
-and runs of them become one, so `decode(encode(text))` is the text for single-spaced text whose characters
-the vocabulary knows (U+2581, which sentencepiece writes for a space, comes back as a space; what is
-unknown comes back as U+2047). A lower-casing tokenizer says so in the name of its model's normaliser.
+Every vocabulary has pad=0, unk=1, bos=2, eos=3 and then the caller's symbols; a loaded model with other special ids is
+reordered. Symbols are asked for by name and are never made from text. Leading and trailing spaces of a text are
+dropped and runs of them become one; `decode(encode(text))` is the text for single-spaced text whose characters the
+vocabulary knows. The library of a kind is loaded when one of its vocabularies is.
 """
 
-import hashlib
-import os
 import random
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from io import BytesIO
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
-from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
-
-from flaxnmt.data.files import locate
 from flaxnmt.errors import DataError
 
 PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ("pad", "unk", "bos", "eos")
 NAMES = ("<pad>", "<unk>", "<s>", "</s>")
-LOWERCASE = "+lowercase"
+
+MASK, CLS, SEP = "[MASK]", "[CLS]", "[SEP]"
+"""Symbols of Devlin et al. 2019: a masked token, the beginning of a pair of texts, the end of each of them."""
+
+ENCODER_SYMBOLS = (MASK, CLS, SEP)
+"""Of every vocabulary of an encoder alone, in the order of their ids."""
+
+DELIMITER = "<delimiter>"
+"""The symbol between source and target where both are one sequence."""
+
 MAX_SENTENCES = 2_000_000
-MAX_BYTES = 1 << 16
-# Unigram vocabularies depend on the number of threads, so it is a constant and not the machine's cores.
-THREADS = 4
 
 T = TypeVar("T")
 
 
+def language_tag(code: str) -> str:
+    """The symbol that says into which language to translate, such as <2de> (Johnson et al. 2017)."""
+    return f"<2{code}>"
+
+
+class Offsets(NamedTuple):
+    """The tokens of one text and where in it they stand.
+
+    Attributes:
+      ids: without bos and eos.
+      spans: for each id the characters [start, end) that it was made of, without the spaces around them; a token of
+        nothing but a space is empty.
+    """
+
+    ids: list[int]
+    spans: list[tuple[int, int]]
+
+
 class Tokenizer(Protocol):
-    """What batching, decoding and scoring need of a vocabulary."""
+    """A vocabulary: what batching, decoding, scoring and fine-tuning need of it.
+
+    Equal models are equal tokenizers. `flaxnmt.data.sentencepiece` and `flaxnmt.data.wordpiece` have the kinds.
+
+    Attributes:
+      suffix: of the files that `save` writes.
+    """
+
+    suffix: str
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """The piece of each id."""
+        ...
 
     @property
     def vocab_size(self) -> int: ...
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids without bos and eos."""
-        ...
-
-    def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
-        """Text of the ids before the first eos; pad, bos and symbols have none."""
-        ...
-
-
-@dataclass(frozen=True)
-class SentencePiece:
-    """A sentencepiece model as its serialised bytes, which are the same for the same training."""
-
-    model: bytes = field(repr=False)
-
-    @cached_property
-    def _proto(self) -> ModelProto:
-        return ModelProto.FromString(self.model)
-
-    @cached_property
-    def _processor(self) -> SentencePieceProcessor:
-        return SentencePieceProcessor(model_proto=self.model)
-
-    @cached_property
-    def pieces(self) -> tuple[str, ...]:
-        """The piece of each id."""
-        return tuple(piece.piece for piece in self._proto.pieces)
-
     @property
-    def vocab_size(self) -> int:
-        return len(self.pieces)
-
-    @cached_property
     def lowercase(self) -> bool:
         """Whether text is lower-cased before it is cut."""
-        return self._proto.normalizer_spec.name.endswith(LOWERCASE)
+        ...
 
     @property
     def hash(self) -> str:
         """Fingerprint of the model, 16 hexadecimal digits."""
-        return hashlib.sha256(self.model).hexdigest()[:16]
+        ...
 
     def id(self, symbol: str) -> int:
         """The id of a symbol given in training; raises DataError for one that the vocabulary lacks."""
-        index = self._processor.piece_to_id(symbol)
-        if index == UNK:
-            raise DataError(f"the vocabulary has no symbol {symbol!r}: name it when the tokenizer is made")
-        return index
+        ...
 
     def encode(self, texts: Sequence[str], threads: int = -1) -> list[list[int]]:
-        """Ids of each text, without bos and eos; `threads` -1 is one per core.
+        """Ids of each text, without bos and eos; `threads` -1 is one per core."""
+        ...
 
-        Symbols are never made from text: a "<tag>" that a user writes is plain characters.
-        """
-        if self.lowercase:
-            texts = [text.lower() for text in texts]
-        return self._processor.encode(list(texts), out_type=int, num_threads=threads)
+    def encode_with_offsets(self, text: str) -> Offsets:
+        """The ids of `encode` and the characters of each."""
+        ...
 
     def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
         """Text of the ids before the first eos; pad, bos and symbols have none."""
-        rows = [[int(index) for index in row] for row in ids]
-        return self._processor.decode([row[: row.index(EOS)] if EOS in row else row for row in rows])
+        ...
 
     def save(self, path: str | Path) -> None:
-        """Writes a sentencepiece model file, whole or not at all."""
-        partial = Path(f"{path}.partial")
-        partial.write_bytes(self.model)
-        os.replace(partial, path)
-
-    @classmethod
-    def load(cls, path: str | Path, lowercase: bool = False, symbols: Sequence[str] = ()) -> "SentencePiece":
-        """A model file of this library or of another one.
-
-        Special ids are moved to the places that this library uses and missing `symbols` are added after
-        them; `lowercase` makes the tokenizer lower-case its text. Raises DataError for another kind of file.
-        """
-        data = locate(path).read_bytes()
-        try:
-            proto = ModelProto.FromString(data)
-            SentencePieceProcessor(model_proto=data)
-        except Exception as error:
-            raise DataError(f"{path} is not a sentencepiece model ({str(error).splitlines()[0]})") from error
-        return cls(_standard(proto, lowercase, symbols))
+        """Writes a file that `load` reads, whole or not at all."""
+        ...
 
 
-def _standard(proto: ModelProto, lowercase: bool, symbols: Sequence[str]) -> bytes:
-    """The model with special pieces first, symbols next and the others in their order."""
-    spec = proto.trainer_spec
-    pieces = list(proto.pieces)
-    by_name = {piece.piece: piece for piece in pieces}
-
-    def control(name: str) -> ModelProto.SentencePiece:
-        return ModelProto.SentencePiece(piece=name, score=0.0, type=ModelProto.SentencePiece.CONTROL)
-
-    front = []
-    for special, name in zip(SPECIALS, NAMES, strict=True):
-        index = getattr(spec, f"{special}_id")
-        piece = pieces[index] if index >= 0 else by_name.get(name) or control(name)
-        if special != "unk":
-            piece.type = ModelProto.SentencePiece.CONTROL
-        setattr(spec, f"{special}_id", len(front))
-        setattr(spec, f"{special}_piece", piece.piece)
-        front.append(piece)
-    front += [by_name.get(symbol) or control(symbol) for symbol in symbols]
-    taken = {piece.piece for piece in front}
-    ordered = [ModelProto.SentencePiece.FromString(p.SerializeToString()) for p in front]
-    ordered += [piece for piece in pieces if piece.piece not in taken]
-    reordered = ModelProto()
-    reordered.CopyFrom(proto)
-    del reordered.pieces[:]
-    reordered.pieces.extend(ordered)
-    reordered.trainer_spec.vocab_size = len(ordered)
-    if lowercase and not proto.normalizer_spec.name.endswith(LOWERCASE):
-        reordered.normalizer_spec.name += LOWERCASE
-    return reordered.SerializeToString(deterministic=True)
+def without_spaces(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span [start, end) of a text without the white space at its ends; an empty one lies at its end."""
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
 
 
 def sample(items: Iterable[T], size: int, seed: int = 0) -> list[T]:
@@ -171,15 +120,20 @@ def sample(items: Iterable[T], size: int, seed: int = 0) -> list[T]:
     return kept
 
 
-def _refusal(error: RuntimeError, kind: str, vocab_size: int) -> DataError:
-    if largest := re.search(r"value <= (\d+)", str(error)):
-        reason = f"is larger than the training text allows; the largest possible is {largest[1]}"
-    elif needed := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
-        reason = f"does not hold all characters of the training text; it needs more than {needed[1]}, or a "
-        reason += "lower character coverage"
-    else:
-        reason = f"could not be trained ({str(error).splitlines()[0]})"
-    return DataError(f"a {kind} vocabulary of {vocab_size} pieces {reason}")
+def too_large(kind: str, vocab_size: int, largest: int | str) -> DataError:
+    """The refusal of a vocabulary for which the text has too few pieces."""
+    return DataError(
+        f"a {kind} vocabulary of {vocab_size} pieces is larger than the training text allows; the largest possible "
+        f"is {largest}"
+    )
+
+
+def too_small(kind: str, vocab_size: int, needed: int | str) -> DataError:
+    """The refusal of a vocabulary that has fewer pieces than the text has characters."""
+    return DataError(
+        f"a {kind} vocabulary of {vocab_size} pieces does not hold all characters of the training text; it needs more "
+        f"than {needed}, or a lower character coverage"
+    )
 
 
 def train(
@@ -189,35 +143,39 @@ def train(
     lowercase: bool = False,
     character_coverage: float = 1.0,
     symbols: Sequence[str] = (),
-    threads: int = THREADS,
-) -> SentencePiece:
+) -> Tokenizer:
     """Trains a vocabulary of `vocab_size` pieces, the four special ones and `symbols` included.
 
-    `kind` is bpe (Sennrich et al. 2016), unigram (Kudo 2018), word or char; for the last two `vocab_size`
-    is an upper bound. The result is a function of the arguments; more than two million texts are sampled.
+    `kind` is bpe (Sennrich et al. 2016), unigram (Kudo 2018), word, char or wordpiece (Wu et al. 2016); for word and
+    char `vocab_size` is an upper bound. The result is a function of the arguments; more than two million texts are
+    sampled.
 
     Raises:
-      DataError: no text, or a vocabulary that the text does not allow (with the largest that it does).
+      DataError: no text, a vocabulary that the text does not allow (with the largest that it does), or a library that
+        is not installed.
     """
     texts = sample((text for text in texts if text and not text.isspace()), MAX_SENTENCES)
     if not texts:
         raise DataError("there is no text to train a vocabulary on")
-    model = BytesIO()
-    try:
-        SentencePieceTrainer.train(
-            sentence_iterator=(text.lower() for text in texts) if lowercase else iter(texts),
-            model_writer=model,
-            model_type=kind,
-            vocab_size=vocab_size,
-            hard_vocab_limit=kind in ("bpe", "unigram"),
-            character_coverage=character_coverage,
-            control_symbols=list(symbols),
-            normalization_rule_name="identity",
-            max_sentence_length=MAX_BYTES,
-            num_threads=threads,
-            minloglevel=2,
-            **{f"{special}_id": index for index, special in enumerate(SPECIALS)},
-        )
-    except RuntimeError as error:
-        raise _refusal(error, kind, vocab_size) from error
-    return SentencePiece(_standard(ModelProto.FromString(model.getvalue()), lowercase, symbols))
+    if kind == "wordpiece":
+        from flaxnmt.data import wordpiece
+
+        return wordpiece.train(texts, vocab_size, lowercase, character_coverage, symbols)
+    from flaxnmt.data import sentencepiece
+
+    return sentencepiece.train(kind, texts, vocab_size, lowercase, character_coverage, symbols)
+
+
+def load(path: str | Path, lowercase: bool = False, symbols: Sequence[str] = ()) -> Tokenizer:
+    """A vocabulary file of this library or of another one: .json and .txt are WordPiece, others sentencepiece.
+
+    Special ids are moved to the places that this library uses and missing `symbols` are added after them; `lowercase`
+    makes the tokenizer lower-case its text. Raises DataError for another kind of file.
+    """
+    if Path(path).suffix in (".json", ".txt"):
+        from flaxnmt.data.wordpiece import WordPiece
+
+        return WordPiece.load(path, lowercase, symbols)
+    from flaxnmt.data.sentencepiece import SentencePiece
+
+    return SentencePiece.load(path, lowercase, symbols)

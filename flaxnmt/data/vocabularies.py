@@ -7,19 +7,20 @@ from pathlib import Path
 
 from flaxnmt.config import TokenizerConfig
 from flaxnmt.data.documents import Document
-from flaxnmt.data.tokenizers import MAX_SENTENCES, SentencePiece, sample, train
+from flaxnmt.data.tokenizers import MAX_SENTENCES, Tokenizer, load, sample, train
 from flaxnmt.errors import ConfigError, DataError, RunError
 
-SHARED = "shared.model"
-SEPARATE = ("source.model", "target.model")
+SHARED = "shared"
+SEPARATE = ("source", "target")
+SUFFIXES = (".model", ".json")
 
 
 @dataclass(frozen=True)
 class Vocabularies:
     """Tokenizers of the source and the target; one and the same where the vocabulary is shared."""
 
-    source: SentencePiece
-    target: SentencePiece
+    source: Tokenizer
+    target: Tokenizer
 
     @property
     def shared(self) -> bool:
@@ -31,31 +32,34 @@ class Vocabularies:
         return hashlib.sha256(f"{self.source.hash} {self.target.hash}".encode()).hexdigest()[:16]
 
     def save(self, directory: str | Path) -> None:
-        """Writes shared.model, or source.model and target.model."""
+        """Writes shared.model, or source.model and target.model; .json in place of .model for WordPiece."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        if self.shared:
-            self.source.save(directory / SHARED)
-        else:
-            self.source.save(directory / SEPARATE[0])
-            self.target.save(directory / SEPARATE[1])
+        sides = ((SHARED, self.source),) if self.shared else zip(SEPARATE, (self.source, self.target))
+        for name, tokenizer in sides:
+            tokenizer.save(directory / f"{name}{tokenizer.suffix}")
 
     @classmethod
     def load(cls, directory: str | Path) -> "Vocabularies":
         """Reads what `save` wrote; raises RunError where it is missing."""
         directory = Path(directory)
-        if (directory / SHARED).exists():
-            tokenizer = SentencePiece.load(directory / SHARED)
+        if shared := _file(directory, SHARED):
+            tokenizer = load(shared)
             return cls(tokenizer, tokenizer)
-        missing = [name for name in SEPARATE if not (directory / name).exists()]
-        if missing:
-            raise RunError(f"{directory} holds no tokenizer: neither {SHARED} nor {' and '.join(missing)}")
-        return cls(*(SentencePiece.load(directory / name) for name in SEPARATE))
+        files = [_file(directory, name) for name in SEPARATE]
+        if missing := [name for name, file in zip(SEPARATE, files) if file is None]:
+            wanted = " and ".join(f"{name}.model" for name in missing)
+            raise RunError(f"{directory} holds no tokenizer: neither {SHARED}.model nor {wanted}, nor .json")
+        return cls(*map(load, files))
 
 
-def _trained(
-    side: str, config: TokenizerConfig, texts: Iterable[str], symbols: Sequence[str]
-) -> SentencePiece:
+def _file(directory: Path, name: str) -> Path | None:
+    """The vocabulary of this name, of whatever kind."""
+    paths = (directory / f"{name}{suffix}" for suffix in SUFFIXES)
+    return next((path for path in paths if path.exists()), None)
+
+
+def _trained(side: str, config: TokenizerConfig, texts: Iterable[str], symbols: Sequence[str]) -> Tokenizer:
     try:
         return train(
             config.kind, texts, config.vocab_size, config.lowercase, config.character_coverage, symbols
@@ -69,13 +73,13 @@ def build_tokenizers(
 ) -> Vocabularies:
     """Loads the models that the config names and trains the others in one pass over the documents.
 
-    Documents are not read where nothing is trained. Raises DataError for unusable models and for a
-    vocabulary that the text does not allow, ConfigError for two models that cannot be one.
+    Both have `symbols` and those that the config names. Documents are not read where nothing is trained. Raises
+    DataError for unusable models and for a vocabulary that the text does not allow, ConfigError for two models that
+    cannot be one.
     """
+    symbols = tuple(dict.fromkeys((*symbols, *config.symbols)))
     paths = (config.source_model, config.target_model)
-    source, target = (
-        SentencePiece.load(path, config.lowercase, symbols) if path is not None else None for path in paths
-    )
+    source, target = (load(path, config.lowercase, symbols) if path is not None else None for path in paths)
     if config.shared:
         if source and target and source != target:
             raise ConfigError(f"{paths[0]} and {paths[1]} differ: set tokenizer.shared to false, or name one")

@@ -6,13 +6,15 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from flaxnmt.data.batches import EvaluationBatches
+from flaxnmt.data.batches import EvaluationBatches, SortedBatches
+from flaxnmt.data.labelled.examples import TextExample
+from flaxnmt.data.labelled.layout import text_inputs
+from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.shards import TokenArray
-from flaxnmt.data.symbols import CLS, ENCODER_SYMBOLS, MASK
-from flaxnmt.data.tokenizers import SPECIALS, Tokenizer
+from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, MASK, SPECIALS, Tokenizer
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.models.encoder_only import EncoderOnly
-from flaxnmt.translation.shapes import square_plan
+from flaxnmt.translation.shapes import LONGEST, square_plan
 from flaxnmt.typing import Float, Params
 
 BATCH = 64
@@ -40,12 +42,15 @@ class Reader:
       model: the module.
       params: its parameters.
       tokenizer: of texts.
+      labels: names of the classes, of a model that classifies.
     """
 
-    def __init__(self, model: EncoderOnly, params: Params, tokenizer: Tokenizer):
-        self.model, self.params, self.tokenizer = model, params, tokenizer
+    def __init__(
+        self, model: EncoderOnly, params: Params, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
+    ):
+        self.model, self.params, self.tokenizer, self.labels = model, params, tokenizer, labels
         variables = {"params": params}
-        self._logits = jax.jit(lambda tokens: model.apply(variables, tokens))
+        self._logits = jax.jit(lambda *inputs: model.apply(variables, *inputs))
         self._encode = jax.jit(lambda tokens: model.apply(variables, tokens, method="encode")[0])
         self._layers = jax.jit(lambda tokens: model.apply(variables, tokens, method="layers"))
 
@@ -109,6 +114,28 @@ class Reader:
             parts += [[]] if token == mask else []
             parts[-1] += [] if token == mask else [token]
         return f" {MASK} ".join(self.tokenizer.decode(parts)).strip()
+
+    def classify(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[tuple[str, float]]:
+        """The likeliest class of each text, or of each pair of texts, and its probability.
+
+        Raises:
+          ConfigError: for a model with another head.
+        """
+        if self.model.config.head != "classes":
+            raise ConfigError(
+                f"this model has the head {self.model.config.head!r}: texts are classified by a run with "
+                "--model.head classes"
+            )
+        others = [None] * len(texts) if seconds is None else seconds
+        pairs = [TextExample(text, second) for text, second in zip(texts, others, strict=True)]
+        rows = text_inputs(pairs, self.tokenizer, LONGEST)
+        ids, segments = zip(*rows) if rows else ((), ())
+        batches = SortedBatches(LabelledRows(ids, segments, [0] * len(ids), "classes"), square_plan(BATCH))
+        found = []
+        for i in range(len(batches)):
+            batch = batches.batch(i)
+            found.append(np.asarray(jax.nn.softmax(self._logits(batch["tokens"], batch["segments"]))))
+        return [(self.labels[row.argmax()], float(row.max())) for row in batches.restore(found)]
 
     def embed(self, texts: Sequence[str], pool: str = "mean") -> Float[np.ndarray, "texts D"]:
         """A vector a text: the mean over its tokens (`mean`), or the output of [CLS] (`first`)."""

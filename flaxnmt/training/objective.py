@@ -1,14 +1,11 @@
 """The objectives of translation and language models."""
 
-import dataclasses
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
-from flaxnmt.config import BudgetLossConfig, TrainingConfig
-from flaxnmt.data.symbols import ENCODER_SYMBOLS, MASK
-from flaxnmt.data.tokenizers import SPECIALS
+from flaxnmt.config import BudgetLossConfig
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import budget_loss, draw_budgets
 from flaxnmt.gates.control import noise_scale
@@ -175,22 +172,6 @@ def masked_objective(
         return gated.added(sums | {"masked_accuracy": right}, drawn, aux)
 
     return objective_of(model, loss_sums)
-
-
-def make_objective(model: Model, training: TrainingConfig, chunk: int | None = None) -> Objective:
-    """What a model is trained for, as its configuration says; `chunk` as in `translation_objective`.
-
-    Noise on gates grows until the end of the training where nothing else is said.
-    """
-    steps = training.budget.noise_steps or training.max_steps
-    budget = dataclasses.replace(training.budget, noise_steps=steps)
-    if isinstance(model, EncoderOnly):
-        first = len(SPECIALS)
-        words = (first + len(ENCODER_SYMBOLS), model.vocab_size)
-        return masked_objective(model, first + ENCODER_SYMBOLS.index(MASK), words, budget)
-    if isinstance(model, DecoderOnly) and model.config.task == "language":
-        return language_objective(model, chunk, budget)
-    return translation_objective(model, training.label_smoothing, chunk, budget)
 
 
 def _named(sums: LossSums) -> Sums:

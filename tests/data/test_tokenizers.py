@@ -12,7 +12,8 @@ import sentencepiece
 
 from flaxnmt.config import TokenizerConfig
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.data.tokenizers import BOS, EOS, PAD, UNK, SentencePiece, sample, train
+from flaxnmt.data.sentencepiece import SentencePiece
+from flaxnmt.data.tokenizers import BOS, EOS, PAD, UNK, sample, train
 from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
 from flaxnmt.errors import ConfigError, DataError, RunError
 

@@ -1,12 +1,22 @@
 """What sweeps measure of a run, on a run that the tests share."""
 
+import dataclasses
 import json
 import shutil
 
 import pytest
 from tiny_runs import sentences
 
-from experiments.measures import BASELINE, TRANSLATIONS, against, of_lines, scores, speed
+from experiments.measures import (
+    BASELINE,
+    TRANSLATIONS,
+    against,
+    by_length,
+    of_lines,
+    of_tokens,
+    scores,
+    speed,
+)
 from flaxnmt import open_run
 from flaxnmt.data.documents import Document, Sentence
 
@@ -61,3 +71,22 @@ def test_lines_are_scored_timed_and_compared(trained, tmp_path):
     (copy / BASELINE).write_text(json.dumps(["nine"] * len(source)))
     found = of_lines(run, source, target, samples=20)["against"]
     assert found["bleu"] > 0 and found["bleu_p"] < 0.1 and found["chrf"] > 0
+
+
+def test_lines_are_counted_in_tokens_and_scored_by_length(trained, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(trained.directory, copy)
+    run = open_run(copy)
+    source = ["one two three", "four ☃", "one", "five six seven eight"]
+    found = of_tokens(run, source, source)
+    lengths = [len(ids) for ids in run.vocabularies.source.encode(source)]
+    assert found["source_tokens"] == found["target_tokens"] == sum(lengths) / 4
+    assert found["unknown"] == 1 / sum(lengths) and found["vocabulary"] == run.vocabularies.target.vocab_size
+    (copy / TRANSLATIONS).write_text(json.dumps(["one two three", "four", "one", "five"]))
+    assert by_length(run, source, source)["beyond"] == {"lines": 0}
+    # The longest line and its end symbol are one more than what training allowed.
+    data = dataclasses.replace(run.config.data, max_length=max(lengths))
+    run.config = run.config.replace(data=data)
+    parts = by_length(run, source, source)
+    assert (parts["within"]["lines"], parts["beyond"]["lines"]) == (3, 1)
+    assert parts["beyond"]["length_ratio"] == 1 / 4 and parts["within"]["chrf"] > parts["beyond"]["chrf"]

@@ -6,13 +6,18 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from experiments import sweep
+from experiments.data import with_data
 from experiments.measures import BASELINE, TRANSLATIONS
 from experiments.sweep import Sweep, Trial
+from experiments.train import parse
+from flaxnmt.config_io import differences
 from flaxnmt.ledger import Ledger
+from flaxnmt.models.config import Seq2SeqConfig
 from flaxnmt.run import write_json
 from flaxnmt.training.metrics import read_metrics
 
@@ -160,6 +165,32 @@ def test_sweeps_are_listed_and_found(capsys, tmp_path):
     assert len({trial.key for trial in trials}) == len({trial.directory for trial in trials}) == 24
     known = {(trial.name, trial.seed) for trial in trials}
     assert all((trial.after, trial.seed) in known for trial in trials if trial.after)
+
+
+@pytest.mark.parametrize("name", ["positions", "tokenizers"])
+def test_trials_differ_from_their_baseline_in_what_is_compared(name, tmp_path, monkeypatch):
+    for file in ("train.en.gz", "train.de.gz", "dev.en.gz", "dev.de.gz"):
+        path = tmp_path / "multi30k_en_de" / file
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    monkeypatch.setenv("FLAXNMT_DATA", str(tmp_path))
+    loaded = sweep.load(name)
+    baselines = {(trial.name, trial.seed): place for place, trial in enumerate(loaded.trials)}
+    known = get_args(get_type_hints(Seq2SeqConfig)["positions"])
+    configs = {}
+    for place, trial in enumerate(loaded.trials):
+        if name == "positions" and trial.name not in known:
+            continue
+        arguments = parse(with_data(trial.command(tmp_path)))
+        configs[trial.directory] = arguments.resolved()
+        assert arguments.seed == trial.seed
+        if trial.against is not None:
+            assert baselines[trial.against, trial.seed] < place
+            changed = differences(configs[trial.baseline], configs[trial.directory])
+            assert [line.partition(":")[0] for line in changed] == [
+                {"positions": "model.positions", "tokenizers": "data.tokenizer.kind"}[name]
+            ]
+    assert len(loaded.trials) == {"positions": 12, "tokenizers": 10}[name]
 
 
 def test_corpora_that_are_not_there_are_said_before_anything_is_trained(command, tmp_path, monkeypatch):

@@ -1,0 +1,70 @@
+"""Five ways to cut text into tokens, at the size of `encoders_tiny`: Multi30k English-German, two seeds.
+
+Words, characters, BPE, unigram and WordPiece, each with a joint vocabulary of at most 4000 pieces; characters need far
+fewer, and words would need more, so that some of them are unknown. All are trained for as many updates of as many
+tokens, of which a sentence of characters has four times more: a model of characters sees fewer sentences. Measured on
+the test set, and compared with BPE by a paired bootstrap. The corpus lies in multi30k_en_de of the directory that
+--data or FLAXNMT_DATA names.
+"""
+
+from pathlib import Path
+from typing import get_args
+
+from experiments.data import PLACE, with_data
+from experiments.measures import of_lines, of_tokens
+from experiments.sweep import Sweep, Trial
+from experiments.tables import Table
+from flaxnmt import open_run
+from flaxnmt.config import TokenizerKind
+from flaxnmt.data.readers import read_source
+
+SEEDS = (1, 2)
+KINDS = get_args(TokenizerKind)
+BASELINE = "bpe"
+# No pair of this corpus is left out, even as characters.
+OPTIONS = ("--data.tokenizer.vocab-size", "4000", "--data.max-length", "256")
+
+
+def _files(split: str) -> tuple[str, str]:
+    return tuple(f"{PLACE}/multi30k_en_de/{split}.{side}.gz" for side in ("en", "de"))
+
+
+def _trial(kind: str, seed: int) -> Trial:
+    return Trial(
+        kind,
+        "encoders_tiny",
+        (
+            *(word for split in ("train", "dev") for word in (f"--{split}", *_files(split))),
+            *("--data.tokenizer.kind", kind, *OPTIONS),
+        ),
+        seed,
+        (("tokens", kind),),
+        against=None if kind == BASELINE else BASELINE,
+    )
+
+
+def measure(run: Path, trial: Trial) -> dict:
+    source, target = (list(read_source(file)) for file in with_data(_files("test")))
+    opened = open_run(run)
+    return of_tokens(opened, source, target) | of_lines(opened, source, target)
+
+
+COLUMNS = {
+    "vocabulary": "vocabulary",
+    "tokens a source sentence": "source_tokens",
+    "tokens a target sentence": "target_tokens",
+    "unknown, %": lambda row: 100 * row["unknown"],
+    "BLEU": "bleu",
+    "chrF": "chrf",
+    "BLEU over BPE": "against.bleu",
+    "p": "against.bleu_p",
+    "parameters, millions": lambda row: row["parameters"] / 1e6,
+    "minutes of training": "minutes",
+    "seconds of decoding": "decoding_seconds",
+}
+
+sweep = Sweep(
+    tuple(_trial(kind, seed) for seed in SEEDS for kind in KINDS),
+    measure,
+    (Table("Tokens", ("tokens",), COLUMNS),),
+)

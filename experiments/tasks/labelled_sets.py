@@ -1,0 +1,169 @@
+"""Labelled sets of each head: rows for the model, and scores of what it says of them."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Protocol
+
+import numpy as np
+
+from experiments.tasks.task import Scored
+from flaxnmt.config import DataConfig
+from flaxnmt.data.labelled.examples import QuestionExample, TaggedExample, TextExample
+from flaxnmt.data.labelled.layout import NO_LABEL, tagged_inputs, text_inputs
+from flaxnmt.data.labelled.questions import read_questions
+from flaxnmt.data.labelled.rows import LabelledRows
+from flaxnmt.data.labelled.spans import Question, best_answer, question_inputs
+from flaxnmt.data.labelled.tags import read_tags, tag_names
+from flaxnmt.data.labelled.texts import label_names, read_texts
+from flaxnmt.data.tokenizers import Tokenizer
+from flaxnmt.errors import ConfigError
+from flaxnmt.evaluation.answers import answer_scores
+from flaxnmt.evaluation.classification import classification_scores
+from flaxnmt.models.config import Head
+
+
+class LabelledSet(Protocol):
+    """A set of labelled examples.
+
+    Attributes:
+      rows: as the model reads them.
+    """
+
+    rows: LabelledRows
+
+    def scored(self, outputs: Sequence[np.ndarray]) -> Scored:
+        """Scores of the logits of each row, and a line for each example of what the model says."""
+        ...
+
+
+def _with_signature(scores: dict[str, float], signature: str) -> dict[str, dict]:
+    return {name: {"score": score, "signature": signature} for name, score in scores.items()}
+
+
+@dataclass(frozen=True)
+class ClassSet:
+    """Texts, or pairs, and their classes."""
+
+    rows: LabelledRows
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, examples: Sequence[TextExample], tokenizer: Tokenizer, data: DataConfig) -> "ClassSet":
+        inputs = text_inputs(examples, tokenizer, data.max_length)
+        said = [NO_LABEL if example.label is None else example.label for example in examples]
+        ids, segments = zip(*inputs)
+        return cls(LabelledRows(ids, segments, said, "classes"), data.labels)
+
+    def scored(self, outputs: Sequence[np.ndarray]) -> Scored:
+        found = np.argmax(outputs, axis=-1)
+        known = [(guess, said) for guess, said in zip(found.tolist(), self.rows.said) if said >= 0]
+        scores = classification_scores(*zip(*known), classes=len(self.names))
+        return _with_signature(scores, f"scikit-learn {version('scikit-learn')}"), [
+            self.names[place] for place in found
+        ]
+
+
+@dataclass(frozen=True)
+class TagSet:
+    """Words of sentences and their labels."""
+
+    rows: LabelledRows
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, examples: Sequence[TaggedExample], tokenizer: Tokenizer, data: DataConfig) -> "TagSet":
+        ids, segments, labels = zip(*tagged_inputs(examples, tokenizer, data.max_length))
+        return cls(LabelledRows(ids, segments, labels, "labels"), data.labels)
+
+    def scored(self, outputs: Sequence[np.ndarray]) -> Scored:
+        pairs, lines = [], []
+        for logits, labels in zip(outputs, self.rows.said):
+            found = logits[: len(labels)].argmax(-1).tolist()
+            own = [(guess, label) for guess, label in zip(found, labels) if label != NO_LABEL]
+            pairs += own
+            lines.append(" ".join(self.names[guess] for guess, _ in own))
+        scores = classification_scores(*zip(*pairs), classes=len(self.names))
+        return _with_signature(scores, f"scikit-learn {version('scikit-learn')}"), lines
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """Questions about texts; a row is a window over a text."""
+
+    rows: LabelledRows
+    examples: tuple[QuestionExample, ...]
+    questions: tuple[Question, ...]
+
+    @classmethod
+    def of(cls, examples: Sequence[QuestionExample], tokenizer: Tokenizer, data: DataConfig) -> "QuestionSet":
+        sizes = {"max_length": data.max_length, "stride": data.stride}
+        questions = tuple(question_inputs(example, tokenizer, **sizes) for example in examples)
+        windows = [window for question in questions for window in question.windows]
+        said = [answer for question in questions for answer in question.answers]
+        rows = LabelledRows(
+            [window.ids for window in windows], [window.segments for window in windows], said, "spans"
+        )
+        return cls(rows, tuple(examples), questions)
+
+    def scored(self, outputs: Sequence[np.ndarray]) -> Scored:
+        logits: Iterator[np.ndarray] = iter(outputs)
+        # Where some questions have no answer, nothing is one, and as likely as its logits say.
+        threshold = None if all(example.answers for example in self.examples) else 0.0
+        answers = {}
+        for example, question in zip(self.examples, self.questions):
+            ends = list(itertools.islice(logits, len(question.windows)))
+            starts, stops = ([window[end] for window in ends] for end in (0, 1))
+            answers[example.id] = best_answer(question, example.context, starts, stops, threshold=threshold)
+        found = answer_scores(answers, self.examples)
+        scores = {"exact_match": found["exact"], "f1": found["f1"]}
+        return _with_signature(scores, "SQuAD"), [answers[example.id] for example in self.examples]
+
+
+def names_of(head: Head, paths: tuple[str, ...], data: DataConfig, classes: int) -> tuple[str, ...]:
+    """Names of the classes or labels: those of the configuration, or of the training corpus.
+
+    Raises:
+      ConfigError: if they are not as many as the model tells apart.
+    """
+    if head == "spans":
+        return ()
+    found = data.labels or (label_names if head == "classes" else tag_names)(paths[0])
+    if len(found) != classes:
+        raise ConfigError(
+            f"{paths[0]} has {len(found)} labels ({', '.join(found)}): give --model.classes {len(found)}"
+        )
+    return found
+
+
+def examples_of(head: Head, paths: tuple[str, ...], names: tuple[str, ...]) -> list:
+    """Examples of one corpus or several."""
+    readers = {
+        "classes": lambda path: read_texts(path, names),
+        "labels": lambda path: read_tags(path, names),
+        "spans": read_questions,
+    }
+    return [example for path in paths for example in readers[head](path)]
+
+
+def texts_of(examples: list) -> Iterator[str]:
+    """All text of examples, of which a vocabulary is made; a context once for all its questions."""
+    seen = None
+    for example in examples:
+        if isinstance(example, TextExample):
+            yield example.text
+            if example.second is not None:
+                yield example.second
+        elif isinstance(example, TaggedExample):
+            yield " ".join(example.words)
+        else:
+            yield example.question
+            if example.context != seen:
+                yield example.context
+            seen = example.context
+
+
+def make_set(head: Head, examples: list, tokenizer: Tokenizer, data: DataConfig) -> LabelledSet:
+    """The examples as rows."""
+    return {"classes": ClassSet, "labels": TagSet, "spans": QuestionSet}[head].of(examples, tokenizer, data)

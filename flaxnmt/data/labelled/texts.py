@@ -1,0 +1,166 @@
+"""Classes of texts and of pairs of texts: SST-2, CoLA and MNLI of GLUE (Wang et al. 2019), and files like them.
+
+A corpus is a TSV file whose first line names its columns, a file of JSON lines, either of them gzip or not, or a
+prepared set of TensorFlow Datasets, such as `tfds:glue/mnli:validation_matched`. The text is in the column, or field,
+`sentence`, `text`, `sentence1` or `premise`, the second one in `sentence2` or `hypothesis`, the label in `gold_label`
+or `label`: the name of a class or its place among them. Nothing is quoted in a TSV file, as in those of GLUE.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flaxnmt.data.files import Problem, Report, locate, read_lines, refuse
+from flaxnmt.data.formats import one_line
+from flaxnmt.data.labelled.examples import TextExample
+from flaxnmt.data.prepared_sets import NoSuchSet, as_text, in_order, name_of, open_set, split_of
+from flaxnmt.errors import DataError
+
+FIRST = ("sentence", "text", "sentence1", "premise")
+SECOND = ("sentence2", "hypothesis")
+LABEL = ("gold_label", "label")
+UNDECIDED = "-"
+"""The gold label of a pair on which its annotators did not agree; such a pair is left out."""
+
+HIDDEN = "-1"
+"""The label of an example whose label is a secret."""
+
+Row = tuple[int, Mapping[str, Any]]
+T = TypeVar("T")
+
+
+def read_texts(
+    name: str | Path,
+    labels: Sequence[str],
+    *,
+    limit: int | None = None,
+    data_dir: str | Path | None = None,
+    report: Report = refuse,
+) -> Iterator[TextExample]:
+    """Examples of a corpus, in its order; pairs without an agreed label are left out.
+
+    Args:
+      labels: names of the classes, such as `LABELS["sst2"]` or what `label_names` found.
+      limit: a number of examples.
+      data_dir: folder of prepared sets, as in `flaxnmt.data.tfds`.
+      report: what gets the problems of lines; reading goes on where it does not raise.
+
+    Raises:
+      DataError: at once for what is not there or has no text, while reading for what is wrong with a line.
+    """
+    places = {label: place for place, label in enumerate(labels)}
+    places |= {str(place): place for place in range(len(labels))} | {HIDDEN: None}
+
+    def problem(line: int, kind: str, message: str) -> None:
+        report(Problem(kind, str(name), line, message))
+
+    def examples() -> Iterator[TextExample]:
+        found = False
+        for line, row in _rows(name, data_dir, problem):
+            found = True
+            text, second, label = (_first(row, names) for names in (FIRST, SECOND, LABEL))
+            if label == UNDECIDED:
+                continue
+            if text is None or not text.strip() or (second is not None and not second.strip()):
+                problem(line, "blank", "no text" if text is None or not text.strip() else "no second text")
+            elif label is not None and label not in places:
+                problem(line, "label", f"{label!r} is none of the labels {', '.join(labels)}")
+            else:
+                yield TextExample(text, second, None if label is None else places[label], line)
+        if not found:
+            problem(0, "empty", "no example in it")
+
+    return islice(examples(), limit)
+
+
+def label_names(name: str | Path, data_dir: str | Path | None = None) -> tuple[str, ...]:
+    """The labels of a corpus, sorted, or in the order of a prepared set.
+
+    Raises:
+      DataError: as `read_texts`, and for a corpus without labels.
+    """
+    if str(name).startswith("tfds:"):
+        builder, _ = _prepared(str(name), data_dir)
+        return tuple(builder.info.features["label"].names)
+
+    def problem(line: int, kind: str, message: str) -> None:
+        refuse(Problem(kind, str(name), line, message))
+
+    found = {_first(row, LABEL) for _, row in _rows(name, data_dir, problem)} - {None, UNDECIDED, HIDDEN}
+    if not found:
+        problem(0, "label", f"no label in it: a column {' or '.join(LABEL)} was expected")
+    return tuple(sorted(found))
+
+
+def _first(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    return next((str(row[name]) for name in names if row.get(name) is not None), None)
+
+
+def _rows(
+    name: str | Path, data_dir: str | Path | None, problem: Callable[[int, str, str], None]
+) -> Iterator[Row]:
+    """Line and values of each example."""
+    if str(name).startswith("tfds:"):
+        return _of_set(str(name), data_dir)
+    path, suffixes = locate(name), str(name).removesuffix(".gz")
+    if suffixes.endswith(".tsv"):
+        return _of_table(path, problem)
+    if suffixes.endswith(".jsonl"):
+        return _of_json_lines(path, problem)
+    raise DataError(f"{name}: labelled text is .tsv[.gz], .jsonl[.gz] or tfds:NAME/CONFIG[:SPLIT]")
+
+
+def _of_table(path: Path, problem: Callable[[int, str, str], None]) -> Iterator[Row]:
+    lines = enumerate(read_lines(path), 1)
+    names = next(lines)[1].split("\t")
+    if not set(names) & set(FIRST):
+        problem(1, "columns", f"no column {', '.join(FIRST)}: the first line names the columns")
+        return
+    for line, text in lines:
+        cells = text.split("\t")
+        if len(cells) == len(names):
+            yield line, dict(zip(names, cells))
+        elif text.strip():
+            problem(
+                line, "columns", f"{len(cells)} tab-separated columns, not {len(names)} as in the first line"
+            )
+
+
+def _of_json_lines(path: Path, problem: Callable[[int, str, str], None]) -> Iterator[Row]:
+    for line, text in enumerate(read_lines(path), 1):
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text)
+        except json.JSONDecodeError as error:
+            problem(line, "json", f"not JSON ({error.msg} at column {error.colno})")
+            continue
+        if not isinstance(row, dict):
+            problem(line, "json", 'no object: {"sentence": ..., "label": ...} was expected')
+            continue
+        yield line, {key: one_line(value) if isinstance(value, str) else value for key, value in row.items()}
+
+
+def _prepared(name: str, data_dir: str | Path | None) -> tuple[Any, str]:
+    full, _, split = name.removeprefix("tfds:").partition(":")
+    try:
+        return open_set(full, data_dir), split or "train"
+    except NoSuchSet as error:
+        raise DataError(f"{name}: no such set or config: {error}") from error
+
+
+def _of_set(name: str, data_dir: str | Path | None) -> Iterator[Row]:
+    builder, split = _prepared(name, data_dir)
+    features = builder.info.features
+    if not set(features) & set(FIRST):
+        raise DataError(
+            f"tfds:{name_of(builder)} is no set of labelled texts: it has {', '.join(features)}, and no {FIRST[0]}"
+        )
+    data = split_of(builder, split)
+    wanted = [key for key in (*FIRST, *SECOND, *LABEL) if key in features]
+    return (
+        (number, {key: as_text(example[key]) for key in wanted})
+        for number, example in enumerate(in_order(data), 1)
+    )

@@ -1,0 +1,55 @@
+"""Scores of classifiers by scikit-learn: accuracy, F1 and Matthews correlation, in per cent."""
+
+from collections.abc import Sequence
+from types import ModuleType
+
+from flaxnmt.errors import ConfigError, DataError
+
+METRICS = ("accuracy", "f1", "matthews")
+OF_TASK = {"sst2": "accuracy", "cola": "matthews", "mnli": "accuracy"}
+"""The metric of each task of GLUE (Wang et al. 2019, table 1)."""
+
+
+def classification_scores(
+    predictions: Sequence[int],
+    labels: Sequence[int],
+    *,
+    metrics: Sequence[str] = METRICS,
+    classes: int | None = None,
+) -> dict[str, float]:
+    """Scores of predicted classes, in per cent.
+
+    accuracy: share of the right ones. f1: of class 1 where there are two classes, else the mean over all classes,
+    each of the same weight; a class that is neither there nor predicted counts as 0. matthews: correlation of
+    predictions and labels (Matthews 1975, for more classes Gorodkin 2004), 0 where all predictions, or all labels, are
+    the same.
+
+    Args:
+      classes: their number; the largest label or prediction plus one, and at least 2, if None.
+
+    Raises:
+      DataError: if there is nothing to score, or as many predictions as labels are not there.
+      ConfigError: for an unknown metric, or without scikit-learn.
+    """
+    if not len(labels) or len(predictions) != len(labels):
+        raise DataError(f"{len(predictions)} predictions for {len(labels)} labels: give one for each")
+    library, count = _library(), classes or max(2, 1 + max(*predictions, *labels))
+    f1 = {"average": "binary"} if count == 2 else {"average": "macro", "labels": range(count)}
+    known = {
+        "accuracy": lambda: library.accuracy_score(labels, predictions),
+        "f1": lambda: library.f1_score(labels, predictions, zero_division=0.0, **f1),
+        "matthews": lambda: library.matthews_corrcoef(labels, predictions),
+    }
+    if unknown := set(metrics) - set(known):
+        raise ConfigError(f"unknown metric {min(unknown)!r}: choose from {', '.join(METRICS)}")
+    return {name: 100 * float(known[name]()) for name in metrics}
+
+
+def _library() -> ModuleType:
+    try:
+        import sklearn.metrics
+    except ImportError as error:
+        raise ConfigError(
+            "scores of classifiers need scikit-learn: pip install 'flaxnmt[classification]'"
+        ) from error
+    return sklearn.metrics

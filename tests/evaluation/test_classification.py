@@ -1,0 +1,111 @@
+"""Scores of classifiers, and of answers to questions, against their definitions written out."""
+
+import numpy as np
+import pytest
+
+from flaxnmt.data.labelled.examples import Answer, QuestionExample
+from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.evaluation.answers import answer_scores, exact_match, normalise, word_f1
+from flaxnmt.evaluation.classification import classification_scores
+
+
+def question(id: str, *answers: str) -> QuestionExample:
+    return QuestionExample(
+        id, "?", " ".join(answers) or "nothing", tuple(Answer(text, 0) for text in answers)
+    )
+
+
+def test_two_classes_by_their_counts():
+    pytest.importorskip("sklearn")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 200)
+    predictions = np.where(rng.random(200) < 0.7, labels, 1 - labels)
+    counts = {(p, t): int(np.sum((predictions == p) & (labels == t))) for p in (0, 1) for t in (0, 1)}
+    tp, fp, fn, tn = counts[1, 1], counts[1, 0], counts[0, 1], counts[0, 0]
+    found = classification_scores(predictions, labels)
+    product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
+    assert found == pytest.approx(
+        {
+            "accuracy": 100 * (tp + tn) / 200,
+            "f1": 100 * 2 * tp / (2 * tp + fp + fn),
+            "matthews": 100 * (tp * tn - fp * fn) / product**0.5,
+        }
+    )
+
+
+def test_more_classes_have_the_mean_f1_of_all():
+    pytest.importorskip("sklearn")
+    found = classification_scores([0, 1, 2, 2], [0, 1, 1, 2])
+    assert found["accuracy"] == 75 and found["f1"] == pytest.approx(100 * (1 + 2 / 3 + 2 / 3) / 3)
+    # A class that nobody sees counts as 0.
+    assert classification_scores([0, 1], [0, 1], classes=4, metrics=("f1",)) == {"f1": 50.0}
+
+
+def test_predictions_that_are_all_the_same_have_no_correlation():
+    pytest.importorskip("sklearn")
+    assert classification_scores([1, 1, 1], [0, 1, 1], metrics=("matthews",)) == {"matthews": 0.0}
+    assert classification_scores([0, 0], [1, 1])["f1"] == 0.0
+
+
+def test_what_cannot_be_scored_is_refused():
+    pytest.importorskip("sklearn")
+    with pytest.raises(DataError, match="1 predictions for 2 labels"):
+        classification_scores([1], [1, 0])
+    with pytest.raises(DataError, match="0 predictions for 0 labels"):
+        classification_scores([], [])
+    with pytest.raises(ConfigError, match="unknown metric 'bleu': choose from accuracy, f1, matthews"):
+        classification_scores([1], [1], metrics=("bleu",))
+    with pytest.raises(DataError, match="nothing to score"):
+        answer_scores({}, [])
+    with pytest.raises(DataError, match="question b has no prediction"):
+        answer_scores({"a": ""}, [question("a"), question("b")])
+
+
+def test_answers_are_compared_without_case_punctuation_and_articles():
+    assert normalise("The  U.S.A., an   Anthem") == "usa anthem"
+    assert exact_match("a dog!", "The DOG") == 1.0 and exact_match("dogs", "dog") == 0.0
+    # Articles are whole words.
+    assert normalise("another theory") == "another theory"
+
+
+@pytest.mark.parametrize(
+    ("predicted", "right", "f1"),
+    [
+        ("the cat sat", "cat sat", 1.0),
+        # Precision 2/4, recall 2/3.
+        ("cat sat on mat", "cat cat sat", 4 / 7),
+        ("dog", "cat", 0.0),
+        ("", "cat", 0.0),
+        ("cat", "", 0.0),
+        ("", "", 1.0),
+        ("the", "", 1.0),
+    ],
+)
+def test_f1_of_words(predicted, right, f1):
+    assert word_f1(predicted, right) == pytest.approx(f1)
+
+
+def test_scores_take_the_best_answer_and_know_none():
+    examples = [question("a", "red dog", "dog"), question("b"), question("c", "cat"), question("d")]
+    predictions = {"a": "the dog", "b": "", "c": "", "d": "some"}
+    assert answer_scores(predictions, examples) == {
+        "exact": 50.0, "f1": 50.0, "exact_answerable": 50.0, "f1_answerable": 50.0,
+        "exact_unanswerable": 50.0, "f1_unanswerable": 50.0, "questions": 4,
+    }  # fmt: skip
+    assert answer_scores({"a": "red"}, examples[:1]) == {
+        "exact": 0.0, "f1": pytest.approx(200 / 3), "questions": 1
+    }  # fmt: skip
+
+
+def test_scores_are_those_of_the_official_script():
+    official = pytest.importorskip("transformers.data.metrics.squad_metrics")
+    draw = np.random.default_rng(0)
+    words = "a the an red Red dog, dog. cat's U.S. 5% — x-y theory".split()
+
+    def text():
+        return " ".join(draw.choice(words, draw.integers(0, 5)))
+
+    pairs = [(text(), text()) for _ in range(3000)]
+    for predicted, right in pairs:
+        assert exact_match(predicted, right) == official.compute_exact(right, predicted)
+        assert word_f1(predicted, right) == pytest.approx(official.compute_f1(right, predicted))
