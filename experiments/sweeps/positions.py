@@ -1,13 +1,14 @@
 """How position is told, and what it is worth beyond the lengths of training: Multi30k English-German, two seeds.
 
-Absolute positions (sinusoidal, learned), none, and relative ones (Shaw et al. 2018, Dai et al. 2019, Su et al. 2021),
-at the size of `encoders_tiny` with four layers of self-attention on each side. Trained on the shortest four fifths of
-the corpus, pairs of at most 22 tokens on both sides; measured on the test set, on its pairs within that length and on
-those beyond, a sixth of it, and compared with sinusoidal positions by a paired bootstrap. The corpus lies in
-multi30k_en_de of the directory that --data or FLAXNMT_DATA names.
+Every kind that `--model.positions` has, absolute, relative and none, at the size of `encoders_tiny` with four layers of
+self-attention on each side. Trained on the shortest four fifths of the corpus, pairs of at most 22 tokens on both
+sides; measured on the test set, on its pairs within that length and on those beyond, a sixth of it, and compared with
+sinusoidal positions by a paired bootstrap. The corpus lies in multi30k_en_de of the directory that --data or
+FLAXNMT_DATA names.
 """
 
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 from experiments.data import PLACE, with_data
 from experiments.measures import by_length, of_lines
@@ -15,9 +16,10 @@ from experiments.sweep import Sweep, Trial
 from experiments.tables import Table
 from flaxnmt import open_run
 from flaxnmt.data.readers import read_source
+from flaxnmt.models.config import Seq2SeqConfig
 
 SEEDS = (1, 2)
-KINDS = ("sinusoidal", "learned", "none", "shaw", "transformer_xl", "rotary")
+KINDS = get_args(get_type_hints(Seq2SeqConfig)["positions"])
 BASELINE = "sinusoidal"
 OPTIONS = (
     *("--model.encoder.branches", "attention:4", "--model.decoder.layers", "4"),

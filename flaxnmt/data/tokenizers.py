@@ -158,9 +158,9 @@ def train(
     if not texts:
         raise DataError("there is no text to train a vocabulary on")
     if kind == "wordpiece":
-        from flaxnmt.data import wordpiece
+        from flaxnmt.data import wordpiece_training
 
-        return wordpiece.train(texts, vocab_size, lowercase, character_coverage, symbols)
+        return wordpiece_training.train(texts, vocab_size, lowercase, character_coverage, symbols)
     from flaxnmt.data import sentencepiece
 
     return sentencepiece.train(kind, texts, vocab_size, lowercase, character_coverage, symbols)

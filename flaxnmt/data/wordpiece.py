@@ -15,8 +15,7 @@ The model is a `tokenizer.json`, which the library reads as it is.
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,22 +31,16 @@ from flaxnmt.data.tokenizers import (
     SEP,
     UNK,
     Offsets,
-    too_large,
-    too_small,
     without_spaces,
 )
 from flaxnmt.errors import DataError
 
-SPACE = "\u2581"
 INSIDE = "##"
 BERT_SPECIALS = ("[PAD]", "[UNK]", CLS, SEP, MASK)
-# The punctuation of BERT: Unicode's, and all other ASCII that is neither letter, digit nor space.
-ALONE = r"▁?[\p{P}$+<=>^`|~\p{Han}]"
-LONGEST_WORD = 1000
-REPEATED = 1 << 16
 
 
-def _library() -> ModuleType:
+def library() -> ModuleType:
+    """The tokenizers library; raises DataError where it is not installed."""
     try:
         import tokenizers
     except ImportError as error:
@@ -68,7 +61,7 @@ class WordPiece:
 
     @cached_property
     def _backend(self) -> Any:
-        backend = _library().Tokenizer.from_str(self.model.decode())
+        backend = library().Tokenizer.from_str(self.model.decode())
         # A symbol that stands in text is text.
         backend.encode_special_tokens = True
         return backend
@@ -133,7 +126,7 @@ class WordPiece:
         path = locate(path)
         text = _of_vocabulary(path, lowercase) if path.suffix == ".txt" else path.read_text(encoding="utf-8")
         try:
-            _library().Tokenizer.from_str(text)
+            library().Tokenizer.from_str(text)
             spec = json.loads(text)
         # The library raises nothing more special.
         except Exception as error:
@@ -144,7 +137,7 @@ class WordPiece:
             raise DataError(
                 f"{path} holds a {spec['model']['type']} model, and WordPiece alone is read from .json"
             )
-        return _standard(spec, lowercase, symbols)
+        return standard(spec, lowercase, symbols)
 
 
 def _lowercases(normalizer: dict[str, Any] | None) -> bool:
@@ -155,7 +148,7 @@ def _lowercases(normalizer: dict[str, Any] | None) -> bool:
     return normalizer["type"] == "Lowercase" or bool(normalizer.get("lowercase"))
 
 
-def _standard(spec: dict[str, Any], lowercase: bool, symbols: Sequence[str]) -> WordPiece:
+def standard(spec: dict[str, Any], lowercase: bool, symbols: Sequence[str]) -> WordPiece:
     """The tokenizer with special pieces first, symbols next and the others in their order."""
     model, added = spec["model"], {token["content"]: token for token in spec["added_tokens"]}
     old = model["vocab"] | {name: token["id"] for name, token in added.items()}
@@ -197,7 +190,7 @@ def _check_symbols(tokenizer: WordPiece, symbols: Iterable[str]) -> None:
 
 def _of_vocabulary(path: Path, lowercase: bool) -> str:
     """The `tokenizer.json` of a BERT with these pieces."""
-    lib = _library()
+    lib = library()
     vocabulary: dict[str, int] = {}
     for line, text in enumerate(read_lines(path), 1):
         piece = text.rstrip()
@@ -214,102 +207,3 @@ def _of_vocabulary(path: Path, lowercase: bool) -> str:
     backend.decoder = lib.decoders.WordPiece(INSIDE, cleanup=True)
     backend.add_special_tokens([name for name in BERT_SPECIALS if name in vocabulary])
     return backend.to_str()
-
-
-def _untrained(lowercase: bool) -> Any:
-    """A tokenizer that loses nothing, without a vocabulary."""
-    lib = _library()
-    backend = lib.Tokenizer(
-        lib.models.WordPiece({NAMES[UNK]: UNK}, unk_token=NAMES[UNK], max_input_chars_per_word=LONGEST_WORD)
-    )
-    replace, spaces = lib.normalizers.Replace, [("^ +| +$", ""), (" +", " ")]
-    backend.normalizer = lib.normalizers.Sequence(
-        [
-            *([lib.normalizers.Lowercase()] if lowercase else []),
-            *(replace(lib.Regex(pattern), content) for pattern, content in spaces),
-        ]
-    )
-    backend.pre_tokenizer = lib.pre_tokenizers.Sequence(
-        [
-            lib.pre_tokenizers.Metaspace(SPACE, "always", split=True),
-            lib.pre_tokenizers.Split(lib.Regex(ALONE), "isolated"),
-        ]
-    )
-    backend.decoder = lib.decoders.Sequence(
-        [
-            lib.decoders.Replace(NAMES[UNK], f"{SPACE}\u2047"),
-            lib.decoders.Replace(lib.Regex(f"^{INSIDE}"), ""),
-            lib.decoders.Metaspace(SPACE, "always", split=True),
-        ]
-    )
-    return backend
-
-
-def train(
-    texts: Sequence[str],
-    vocab_size: int,
-    lowercase: bool = False,
-    character_coverage: float = 1.0,
-    symbols: Sequence[str] = (),
-) -> WordPiece:
-    """Trains a vocabulary, see `flaxnmt.data.tokenizers.train`.
-
-    The library joins the most frequent pairs of pieces, as BPE does; WordPiece is how text is then cut. The result
-    does not depend on its threads.
-    """
-    backend, symbols = _untrained(lowercase), tuple(dict.fromkeys(symbols))
-    words: Counter[str] = Counter()
-    for text in texts:
-        found = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))
-        words.update(word for word, _ in found)
-    words = _covered(words, character_coverage)
-    room = vocab_size - len(NAMES) - len(symbols)
-    pieces = _pieces(words, room)
-    others = len(pieces) + len(NAMES) + len(symbols)
-    if len(pieces) > room:
-        raise too_small("wordpiece", vocab_size, others - 1)
-    if len(pieces) < room:
-        raise too_large("wordpiece", vocab_size, others)
-    spec = json.loads(backend.to_str())
-    spec["model"]["vocab"] = {piece: index for index, piece in enumerate((*NAMES, *symbols, *pieces))}
-    return _standard(spec, False, symbols)
-
-
-def _covered(words: Counter[str], coverage: float) -> Counter[str]:
-    """Words of the most frequent characters alone, that make up this share of all characters."""
-    characters: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            characters[character] += count
-    kept, seen = set(), 0
-    for character in sorted(characters, key=lambda each: (-characters[each], each)):
-        if seen >= coverage * characters.total():
-            break
-        kept.add(character)
-        seen += characters[character]
-    return Counter({word: count for word, count in words.items() if kept.issuperset(word)})
-
-
-def _pieces(words: Counter[str], size: int) -> list[str]:
-    """The pieces of a vocabulary of these words, or all characters where these are more than `size`."""
-    lib = _library()
-    backend = lib.Tokenizer(lib.models.WordPiece(unk_token=NAMES[UNK]))
-    backend.pre_tokenizer = lib.pre_tokenizers.CharDelimiterSplit("\0")
-    # Ties between pairs are broken by the ids of characters, and the library gives those inside of words theirs in the
-    # random order of its table of words, unless they have one before.
-    inside = sorted({INSIDE + character for word in words for character in word[1:]})
-
-    def repeated() -> Iterator[str]:
-        for word, count in words.items():
-            for start in range(0, count, REPEATED):
-                yield f"{word}\0" * min(count - start, REPEATED)
-
-    trainer = lib.trainers.WordPieceTrainer(
-        vocab_size=max(size, 0),
-        special_tokens=inside,
-        continuing_subword_prefix=INSIDE,
-        show_progress=False,
-    )
-    backend.train_from_iterator(repeated(), trainer)
-    vocabulary = backend.get_vocab()
-    return sorted(vocabulary, key=vocabulary.__getitem__)

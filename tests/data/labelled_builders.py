@@ -7,7 +7,7 @@ import tensorflow_datasets as tfds
 LABELS = ("entailment", "neutral", "contradiction")
 
 
-class TinyPairs(tfds.core.GeneratorBasedBuilder):
+class TinyInferences(tfds.core.GeneratorBasedBuilder):
     """The features of glue/mnli."""
 
     VERSION = tfds.core.Version("1.0.0")

@@ -152,20 +152,20 @@ def prepared(tmp_path_factory):
     import labelled_builders
 
     folder = tmp_path_factory.mktemp("tfds")
-    for builder in (labelled_builders.TinyPairs, labelled_builders.TinyQuestions):
+    for builder in (labelled_builders.TinyInferences, labelled_builders.TinyQuestions):
         builder(data_dir=folder, file_format="array_record").download_and_prepare()
     return folder
 
 
 def test_prepared_sets(prepared):
-    assert label_names("tfds:tiny_pairs", prepared) == MNLI
-    found = list(read_texts("tfds:tiny_pairs:validation_matched", MNLI, data_dir=prepared))
+    assert label_names("tfds:tiny_inferences", prepared) == MNLI
+    found = list(read_texts("tfds:tiny_inferences:validation_matched", MNLI, data_dir=prepared))
     assert sorted((each.text, each.second, each.label) for each in found) == [
         (f"premise {row} goes on", f"that {row}", row) for row in range(3)
     ]
     assert [each.line for each in found] == [1, 2, 3]
-    assert len(list(read_texts("tfds:tiny_pairs", MNLI, data_dir=prepared, limit=5))) == 5
-    hidden = read_texts("tfds:tiny_pairs:test_matched", MNLI, data_dir=prepared)
+    assert len(list(read_texts("tfds:tiny_inferences", MNLI, data_dir=prepared, limit=5))) == 5
+    hidden = read_texts("tfds:tiny_inferences:test_matched", MNLI, data_dir=prepared)
     assert [each.label for each in hidden] == [None] * 3
     asked = read_questions("tfds:tiny_questions", data_dir=prepared)
     assert sorted(asked, key=lambda each: int(each.id[2:])) == questions()
@@ -175,10 +175,14 @@ def test_prepared_sets(prepared):
     ("read", "name", "message"),
     [
         (read_texts, "tfds:tiny_questions", "is no set of labelled texts"),
-        (read_texts, "tfds:tiny_pairs:dev", "has no split dev; it has"),
+        (read_texts, "tfds:tiny_inferences:dev", "has no split dev; it has"),
         (read_texts, "tfds:no_such_set", "no such set or config"),
         (read_texts, "tfds:glue/mnli:validation_mismatched", "not prepared in .*download_and_prepare"),
-        (read_questions, "tfds:tiny_pairs", "is no set of questions: it has no answers, context, question"),
+        (
+            read_questions,
+            "tfds:tiny_inferences",
+            "is no set of questions: it has no answers, context, question",
+        ),
         (read_questions, "tfds:squad", "not prepared in .*download_and_prepare"),
         (read_questions, "tfds:squad/v9", "no such set or config"),
     ],

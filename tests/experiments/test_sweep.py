@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 
@@ -17,7 +16,6 @@ from experiments.sweep import Sweep, Trial
 from experiments.train import parse
 from flaxnmt.config_io import differences
 from flaxnmt.ledger import Ledger
-from flaxnmt.models.config import Seq2SeqConfig
 from flaxnmt.run import write_json
 from flaxnmt.training.metrics import read_metrics
 
@@ -176,11 +174,8 @@ def test_trials_differ_from_their_baseline_in_what_is_compared(name, tmp_path, m
     monkeypatch.setenv("FLAXNMT_DATA", str(tmp_path))
     loaded = sweep.load(name)
     baselines = {(trial.name, trial.seed): place for place, trial in enumerate(loaded.trials)}
-    known = get_args(get_type_hints(Seq2SeqConfig)["positions"])
     configs = {}
     for place, trial in enumerate(loaded.trials):
-        if name == "positions" and trial.name not in known:
-            continue
         arguments = parse(with_data(trial.command(tmp_path)))
         configs[trial.directory] = arguments.resolved()
         assert arguments.seed == trial.seed
@@ -190,7 +185,7 @@ def test_trials_differ_from_their_baseline_in_what_is_compared(name, tmp_path, m
             assert [line.partition(":")[0] for line in changed] == [
                 {"positions": "model.positions", "tokenizers": "data.tokenizer.kind"}[name]
             ]
-    assert len(loaded.trials) == {"positions": 12, "tokenizers": 10}[name]
+    assert len(loaded.trials) == 2 * len({trial.name for trial in loaded.trials}) >= 6
 
 
 def test_corpora_that_are_not_there_are_said_before_anything_is_trained(command, tmp_path, monkeypatch):
