@@ -10,10 +10,10 @@ from pathlib import Path
 
 from experiments.documents import measure as measure_run
 from experiments.sweep import Sweep, Trial
+from experiments.sweeps.documents import CORPUS, UPDATES
 from experiments.tables import CONTRASTIVE, TIME, Table
 
 SEEDS = (1, 2, 3)
-UPDATES = ("--max-steps", "2000")
 SENTENCES = 16
 """In the longest document: t is at most this."""
 
@@ -36,11 +36,11 @@ def _trial(seed: int, attention: str, **changes) -> Trial:
     )
     name = "-".join([attention, *(f"{name}-{value}" for name, value in changes.items())])
     settings = (("attention", attention), *chosen.items())
-    return Trial(name, "discourse_document", (*flags, *UPDATES), seed, settings, after="sentence")
+    return Trial(name, "discourse_document", (*CORPUS, *flags, *UPDATES), seed, settings, after="sentence")
 
 
 def _trials(seed: int) -> list[Trial]:
-    trials = [Trial("sentence", "discourse_demo", seed=seed, settings=(("attention", "sentence"),))]
+    trials = [Trial("sentence", "discourse_demo", CORPUS, seed, (("attention", "sentence"),))]
     trials += [_trial(seed, attention) for attention in BLIND]
     trials += [_trial(seed, "conditional", t=t) for t in T if t != USUAL["t"]]
     trials += [

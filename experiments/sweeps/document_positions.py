@@ -1,9 +1,10 @@
 """Which positions a model of documents needs: the embedded corpus, three seeds.
 
 None, the word's place in the text, the same with a break token at the end of each sentence, and the places of word,
-sentence and paragraph (Trankova et al. 2024, section 1), counted from the beginning of the text or of the unit; under
-attention within the sentence, over the whole document, and conditional. Forms of address are what paragraphs decide:
-whom the speaker talks to holds for the paragraph in which it is said.
+sentence and paragraph (Trankova et al. 2024, section 1), counted from the beginning of the text or of the unit, and with
+the features of each level rolled, so that no two places look alike; under attention within the sentence, over the whole
+document, and conditional. Forms of address are what paragraphs decide: whom the speaker talks to holds for the paragraph
+in which it is said.
 
 A model without positions starts from a sentence model without any, on either side; the others start from the usual
 one, and what differs is the source. Break tokens are seen by the encoder where they are named, and nowhere else.
@@ -13,11 +14,11 @@ from pathlib import Path
 
 from experiments.documents import measure as measure_run
 from experiments.sweep import Sweep, Trial
+from experiments.sweeps.documents import CORPUS, UPDATES
 from experiments.tables import CONTRASTIVE, TIME, Table
 
 SEEDS = (1, 2, 3)
-UPDATES = ("--max-steps", "2000")
-
+PLAIN = ("--model.document.no-roll-levels",)
 NO_BREAKS = ("--model.document.no-sentence-ends",)
 NONE = ("--model.positions", "none")
 WORD = ("--model.document.levels", "word", "--model.document.count", "sequence")
@@ -27,8 +28,9 @@ POSITIONS = {
     "none": (*NONE, *NO_BREAKS),
     "one level": (*WORD, *NO_BREAKS),
     "one level, breaks": WORD,
-    "levels": (*LEVELS, "--model.document.count", "sequence", *NO_BREAKS),
-    "levels, by unit": (*LEVELS, "--model.document.count", "unit", *NO_BREAKS),
+    "levels": (*LEVELS, "--model.document.count", "sequence", *PLAIN, *NO_BREAKS),
+    "levels, by unit": (*LEVELS, "--model.document.count", "unit", *PLAIN, *NO_BREAKS),
+    "levels, by unit, rolled": (*LEVELS, "--model.document.count", "unit", *NO_BREAKS),
 }
 ATTENTION = {
     "sentence": ("sentence",),
@@ -40,8 +42,14 @@ ATTENTION = {
 def _trials(seed: int) -> list[Trial]:
     base = (("attention", "sentence"), ("positions", "sentence model"))
     trials = [
-        Trial("base", "discourse_demo", seed=seed, settings=base),
-        Trial("base-none", "discourse_demo", NONE, seed, (base[0], ("positions", "sentence model, none"))),
+        Trial("base", "discourse_demo", CORPUS, seed, base),
+        Trial(
+            "base-none",
+            "discourse_demo",
+            (*CORPUS, *NONE),
+            seed,
+            (base[0], ("positions", "sentence model, none")),
+        ),
     ]
     for positions, flags in POSITIONS.items():
         for attention, layers in ATTENTION.items():
@@ -49,7 +57,7 @@ def _trials(seed: int) -> list[Trial]:
                 Trial(
                     f"{attention}-{positions.replace(', ', '-').replace(' ', '-')}",
                     "discourse_document",
-                    ("--model.document.layers", *layers, *flags, *UPDATES),
+                    (*CORPUS, "--model.document.layers", *layers, *flags, *UPDATES),
                     seed,
                     (("attention", attention), ("positions", positions)),
                     after="base-none" if positions == "none" else "base",
