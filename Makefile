@@ -15,7 +15,7 @@ TEST_ENV := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax \
 PYTEST := $(TEST_ENV) $(PY) -m pytest -q -n 2 --dist loadfile
 
 .PHONY: help venv install demo test test-all lint golden bench bench-training bench-decoding bench-data \
-	bench-documents bench-budgets bench-encoders bench-peers-env tpu-install tpu-plan tpu-test \
+	bench-documents bench-budgets bench-encoders bench-masked bench-peers-env tpu-install tpu-plan tpu-test \
 	wheel clean
 
 help:  ## list the targets
@@ -55,7 +55,7 @@ lint: install  ## ruff over everything
 golden: install  ## write the golden files of tests/golden anew; review the diff
 	$(PYTEST) -k golden --refresh-golden $(PYTEST_ARGS)
 
-bench: bench-training bench-decoding bench-data bench-documents bench-budgets bench-encoders  ## all benchmarks, beside their peers
+bench: bench-training bench-decoding bench-data bench-documents bench-budgets bench-encoders bench-masked  ## all benchmarks, beside their peers
 
 bench-training: install bench-peers-env  ## training speed
 	$(PY) -m experiments.benchmarks.training
@@ -77,6 +77,9 @@ bench-budgets: install  ## what a budget saves by the clock
 bench-encoders: install bench-peers-env  ## encoder stacks beside self-attention and PyTorch, their parameters and operations
 	$(PY) -m experiments.benchmarks.encoders
 	$(PY) -m experiments.benchmarks.encoder_costs
+
+bench-masked: install bench-peers-env  ## training speed of a masked language model
+	$(PY) -m experiments.benchmarks.masked
 
 tpu-install: install  ## the TPU compiler, for plans and their tests on a machine without a TPU
 	$(PY) -m pip install --quiet --disable-pip-version-check 'jax[tpu]'

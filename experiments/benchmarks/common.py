@@ -85,8 +85,8 @@ def compare(rounds: dict[str, list[dict]], cycle: int = 1) -> dict:
     }
 
 
-def compare_table(row: dict, names: dict[str, str]) -> str:
-    """`compare` as a Markdown table."""
+def compare_table(row: dict, names: dict[str, str], unit: str = "target tokens/s") -> str:
+    """`compare` as a Markdown table; the unit is that of speeds."""
 
     def versions(name: str) -> str:
         return ", ".join(f"{package} {version}" for package, version in row["versions"][name].items())
@@ -102,7 +102,7 @@ def compare_table(row: dict, names: dict[str, str]) -> str:
         )
         for name, speed in row["tokens_per_second"].items()
     ]
-    return table(("system", "versions", "parameters", "target tokens/s", "range", "flaxnmt / system"), lines)
+    return table(("system", "versions", "parameters", unit, "range", "flaxnmt / system"), lines)
 
 
 def machine() -> dict:

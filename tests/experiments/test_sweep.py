@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from experiments import sweep
+from experiments.arguments import parse
 from experiments.data import with_data
 from experiments.measures import BASELINE, TRANSLATIONS
 from experiments.sweep import Sweep, Trial
-from experiments.arguments import parse
 from flaxnmt.config_io import differences
 from flaxnmt.ledger import Ledger
 from flaxnmt.run import write_json
