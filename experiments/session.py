@@ -18,7 +18,7 @@ from experiments.record import announce, record
 from experiments.report import write_report
 from experiments.tasks import make_task
 from flaxnmt.commands import guarded, quiet
-from flaxnmt.models.inputs import example_inputs
+from flaxnmt.models.families import example_inputs
 from flaxnmt.run import CHECKPOINTS, PROFILE, RECORD, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import make_mesh, owned_rows, unbox, use_mesh

@@ -34,10 +34,8 @@ from flaxnmt.data.documents import Document
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError, RunError
 from flaxnmt.language.reader import Guess, Reader
-from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig
-from flaxnmt.models.decoder_only import DecoderOnly
-from flaxnmt.models.encoder_only import EncoderOnly
-from flaxnmt.models.seq2seq import Seq2Seq
+from flaxnmt.models.config import EncoderOnlyConfig, Seq2SeqConfig
+from flaxnmt.models.families import Model, module
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.metrics import read_metrics
 from flaxnmt.translation.concatenation import ConcatenationTranslator
@@ -81,25 +79,22 @@ def read_config(directory: Path) -> Config:
         raise RunError(f"{path}: not a whole configuration ({error}); restore it or train again") from None
 
 
-def make_model(config: Config, vocabularies: Vocabularies) -> Seq2Seq | EncoderOnly | DecoderOnly:
+def make_model(config: Config, vocabularies: Vocabularies) -> Model:
     """The module that a configuration describes, for these vocabularies.
 
     Raises:
       ConfigError: as `check_model`, or if vocabularies differ and embeddings are tied.
     """
     check_model(config)
-    model, source = config.model, vocabularies.source.vocab_size
-    if isinstance(model, EncoderOnlyConfig):
-        return EncoderOnly(model, source)
-    if isinstance(model, DecoderOnlyConfig):
-        if not vocabularies.shared:
-            raise ConfigError("a model without an encoder has one vocabulary: give a shared tokenizer")
-        return DecoderOnly(model, source)
-    if model.tie == "all" and not vocabularies.shared:
-        raise ConfigError(
-            "--model.tie all needs one vocabulary: give --model.tie target, or a shared tokenizer"
-        )
-    return Seq2Seq(model, source, vocabularies.target.vocab_size)
+    model = config.model
+    if not vocabularies.shared:
+        if not isinstance(model, Seq2SeqConfig):
+            raise ConfigError("a model of one stack has one vocabulary: give a shared tokenizer")
+        if model.tie == "all":
+            raise ConfigError(
+                "--model.tie all needs one vocabulary: give --model.tie target, or a shared tokenizer"
+            )
+    return module(model, vocabularies.source.vocab_size, vocabularies.target.vocab_size)
 
 
 def load_vocabularies(directory: Path, config: Config) -> Vocabularies:
@@ -113,7 +108,7 @@ def load_vocabularies(directory: Path, config: Config) -> Vocabularies:
 
 
 def make_translator(
-    config: Config, model: Seq2Seq, params: Params, vocabularies: Vocabularies, mesh: Mesh | None = None
+    config: Config, model: Model, params: Params, vocabularies: Vocabularies, mesh: Mesh | None = None
 ) -> Translator:
     """What translates with this model: line by line, by documents, or line by line after the lines before."""
     parts, data = (model, params, vocabularies, config.decoding, mesh), config.data
@@ -161,7 +156,7 @@ class Run:
         return read_parameters(self.directory / PARAMETERS)
 
     @cached_property
-    def model(self) -> Seq2Seq:
+    def model(self) -> Model:
         return make_model(self.config, self.vocabularies)
 
     @cached_property

@@ -130,8 +130,7 @@ def train_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int
     import jax.numpy as jnp
     from jax.sharding import NamedSharding
 
-    from flaxnmt.models.inputs import example_inputs
-    from flaxnmt.models.seq2seq import Seq2Seq
+    from flaxnmt.models.families import batch_shapes, example_inputs, module
     from flaxnmt.sharding import Rules
     from flaxnmt.training.objectives import make_objective
     from flaxnmt.training.optimizers import make_optimizer
@@ -140,7 +139,7 @@ def train_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int
     from flaxnmt.training.step import CompiledStep, TrainStep
 
     training, vocabulary = config.training, config.data.tokenizer.vocab_size
-    model = Seq2Seq(config.model, vocabulary, vocabulary)
+    model = module(config.model, vocabulary, vocabulary)
     schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     chunk = training.loss_chunk if mesh.size == 1 else None
@@ -157,11 +156,10 @@ def train_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     state = jax.tree.map(placed, shapes, shardings)
-    source, target = shape
-    batch = {"source": source, "target": target}
-    if config.model.is_document:
-        batch["paragraph"] = source[:2]
-    batch = {name: jax.ShapeDtypeStruct(size, jnp.int32, sharding=by_rows) for name, size in batch.items()}
+    batch = {
+        name: jax.ShapeDtypeStruct(size, jnp.int32, sharding=by_rows)
+        for name, size in batch_shapes(config.model, *shape).items()
+    }
     return CompiledStep(step, shardings)._whole, (state, batch), bytes_of(state.params)
 
 
@@ -171,12 +169,11 @@ def beam_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int]
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from flaxnmt.models.inputs import example_inputs
-    from flaxnmt.models.seq2seq import Seq2Seq
+    from flaxnmt.models.families import example_inputs, module
     from flaxnmt.sharding import Rules, tree_shardings, unbox
 
     vocabulary, beams = config.data.tokenizer.vocab_size, config.decoding.beam_size
-    model = Seq2Seq(config.model, vocabulary, vocabulary)
+    model = module(config.model, vocabulary, vocabulary)
     source, target = shape
     boxed = jax.eval_shape(
         lambda: model.init(jax.random.key(0), *example_inputs(config.model, config.data.rows_multiple))[

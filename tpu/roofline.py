@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from flaxnmt.config import Config
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.models import build
-from flaxnmt.models.flops import forward_flops
+from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig
+from flaxnmt.models.flops import forward_flops, sequence_flops
+from flaxnmt.training.masking import RATE
 from tpu.program import Program, Shape
 from tpu.slices import Slice
 
@@ -45,19 +47,31 @@ class Estimate:
 
 def step_flops(config: Config, shape: Shape) -> float:
     """Of a training step: forward, and twice as much backward."""
-    return 3 * forward_flops(config.model, config.data.tokenizer.vocab_size, *shape)
+    vocabulary, (tokens, _) = config.data.tokenizer.vocab_size, shape
+    match config.model:
+        case EncoderOnlyConfig(head="masked"):
+            said = math.ceil(RATE * tokens[-1])
+        case DecoderOnlyConfig(task="language"):
+            said = tokens[-1]
+        case _:
+            return 3 * forward_flops(config.model, vocabulary, *shape)
+    return 3 * sequence_flops(config.model, vocabulary, tokens, said)
 
 
 def beam_flops(config: Config, shape: Shape) -> float:
     """Of the last position of all hypotheses; keys and values of the source are there already."""
     (source, target), model = shape, config.model
-    layer, words = build.decoder_layer(model), math.prod(source[1:])
-    blocks = (
-        (layer.attention, target[-1], 1),
-        (layer.cross_attention, words if model.document.cross == "document" else source[-1], 0),
-        (layer.context, words, 0),
-        (layer.feed_forward, 1, 0),
-    )
+    if isinstance(model, DecoderOnlyConfig):
+        (layer, *_) = build.causal_decoder(model).stack.layers
+        blocks = ((layer.attention, source[-1] + target[-1], 1), (layer.feed_forward, 1, 0))
+    else:
+        layer, words = build.decoder_layer(model), math.prod(source[1:])
+        blocks = (
+            (layer.attention, target[-1], 1),
+            (layer.cross_attention, words if model.document.cross == "document" else source[-1], 0),
+            (layer.context, words, 0),
+            (layer.feed_forward, 1, 0),
+        )
     work = 0
     for block, looked_at, new in blocks:
         if block is None:
