@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from clusters import ends, newest, places, rows, training, wait_for
+from clusters import child, ends, newest, places, rows, training, wait_for
 from tiny_runs import ROOT, sentences
 
 pytestmark = pytest.mark.slow
@@ -33,14 +33,27 @@ def test_four_train_as_one_stop_together_and_two_go_on(trained, tmp_path):
     assert codes == [42] * 4 and 50 <= stopped < 200
     assert "devices: 8 x cpu as data 8" in streams[0] and f"saved at step {stopped}" in streams[0]
     assert_same_losses(run, trained, "train", stopped)
+    end = 40 * (stopped // 40) + 40
+    arguments += ["--max-steps", str(end)]
     with training([[*arguments, *place] for place in places(2)], devices=2) as processes:
         codes, (first, _) = ends(processes, seconds=300)
     assert codes == [0, 0]
     assert f"continues {run} from step {stopped}" in first and "devices: 4 x cpu as data 4" in first
     for kind in ("train", "dev"):
-        assert_same_losses(run, trained, kind, 200)
-    for name in ("dev.txt", "test.txt"):
-        assert (run / name).read_text() == (trained.directory / name).read_text()
+        assert_same_losses(run, trained, kind, end)
+
+
+def test_one_of_four_is_killed_and_three_end(trained, tmp_path):
+    run = tmp_path / "run"
+    commands = [[*trained.arguments, "--run", str(run), *place] for place in places(4)]
+    with training(commands, devices=2) as processes:
+        wait_for(lambda: newest(run) >= 10, processes)
+        os.kill(child(processes[2].pid), signal.SIGKILL)
+        began = time.monotonic()
+        codes, streams = ends(processes)
+    assert codes == [43] * 4 and time.monotonic() - began < 30
+    line = f"error: process 2 of 4 on {socket.gethostname()} ended by SIGKILL: start all processes again, "
+    assert all(streams[i].splitlines()[-1].startswith(line) for i in (0, 1, 3))
 
 
 SHARED = """
@@ -107,8 +120,10 @@ def test_jax_alone_notices_a_lost_process_of_a_cluster(trained, tmp_path):
     """Where a cluster's service knows the processes; here one that Slurm would start."""
     run = tmp_path / "run"
     job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
-    job |= {"SLURM_STEP_NUM_NODES": "1"}
-    command = [[*trained.arguments, "--run", str(run), "--processes", "0"]]
+    job |= {"SLURM_STEP_NUM_NODES": "1", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    command = [
+        [*trained.arguments, "--run", str(run), "--processes", "0", "--compilation-cache", str(tmp_path)]
+    ]
     tasks = [job | {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} for i in range(2)]
     with (
         training(command, variables=tasks[0]) as (first,),
@@ -119,6 +134,7 @@ def test_jax_alone_notices_a_lost_process_of_a_cluster(trained, tmp_path):
         began = time.monotonic()
         codes, (said, _) = ends([first, second])
     assert codes == [43, -signal.SIGKILL] and time.monotonic() - began < 30
+    assert len([*tmp_path.glob("jit_*")]) > 3
     assert said.splitlines()[-1] == (
         "error: JAX has given up (see above), as it does where another process was lost: start all processes again, "
         "and the run goes on from its last checkpoint"
@@ -128,7 +144,7 @@ def test_jax_alone_notices_a_lost_process_of_a_cluster(trained, tmp_path):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--dev", "MISSING", "MISSING"], "MISSING does not exist: there is no folder nowhere"),
+        (["--dev", "MISSING", "MISSING"], ": MISSING does not exist: there is no folder nowhere"),
         (["--seed", "9"], " has another configuration than process 0: give all processes the same command"),
     ],
 )
@@ -140,5 +156,5 @@ def test_processes_that_stand_on_different_things_say_so(trained, tmp_path, opti
         codes, streams = ends(processes, seconds=120)
     assert codes == [2, 2]
     for said in streams:
-        assert said.splitlines()[-1].startswith(f"error: process 1 of 2 on {socket.gethostname()}")
+        assert said.splitlines()[-1].startswith(f"error: process 1 on {socket.gethostname()}")
         assert said.splitlines()[-1].endswith(line.replace("MISSING", "nowhere/dev"))
