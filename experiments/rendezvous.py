@@ -186,7 +186,7 @@ class Peers:
         while True:
             try:
                 # On every address, as JAX after it.
-                return await asyncio.start_server(self._welcome, None, self.place.port)
+                return await asyncio.start_server(self._visited, None, self.place.port)
             except OSError as error:
                 if time.monotonic() >= deadline:
                     raise MistakeError(
@@ -195,8 +195,10 @@ class Peers:
                     ) from None
             await asyncio.sleep(RETRY)
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        wire = Wire(reader, writer)
+    def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._keep(asyncio.create_task(self._welcome(Wire(reader, writer))))
+
+    async def _welcome(self, wire: Wire) -> None:
         hello = await wire.read() or {}
         process, processes, host = (hello.get(name) for name in ("process", "processes", "host"))
         if not isinstance(process, int) or self._all_here.done():
@@ -216,7 +218,6 @@ class Peers:
         self._wires[process], self.hosts[process] = wire, str(host)
         if len(self._wires) == self.place.processes - 1:
             self._all_here.set_result(None)
-        self._keep(asyncio.current_task())
         await self._listen(process)
 
     async def _listen(self, process: int) -> None:

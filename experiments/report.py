@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flaxnmt.errors import RunError
 from flaxnmt.training.metrics import Row, number, read_metrics
+from flaxnmt.training.phases import goodput
 
 log = logging.getLogger(__name__)
 
@@ -160,9 +161,18 @@ def training_cells(config: dict, run: dict, rows: list[Row]) -> list[tuple]:
         ("target tokens per second (median)", median("target_tokens_per_second", train)),
         ("padding, share of positions (median)", median("padding", train)),
         ("share of the measured matrix-product peak (median)", median("mfu", train)),
+        *time_cells(latest("phases", rows, run)),
         *((label, latest(key, rows, run)) for key, label in COUNTS.items()),
     ]
     return [(label, value) for label, value in cells if value is not None]
+
+
+def time_cells(phases: dict[str, float] | None) -> list[tuple]:
+    """Where the wall time went; nothing where it was not measured."""
+    if not phases:
+        return []
+    seconds = ", ".join(f"{phase} {show(value)}" for phase, value in phases.items())
+    return [("goodput (share of the wall time in updates)", goodput(phases)), ("seconds by phase", seconds)]
 
 
 def median(key: str, rows: list[Row]) -> float | None:

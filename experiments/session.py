@@ -16,6 +16,7 @@ from experiments.loop import Loop
 from experiments.preflight import join, preflight
 from experiments.record import announce, record
 from experiments.report import write_report
+from experiments.supervise import LOST, ON
 from experiments.tasks import make_task
 from flaxnmt.commands import guarded, quiet
 from flaxnmt.models.families import example_inputs
@@ -23,6 +24,7 @@ from flaxnmt.run import CHECKPOINTS, PROFILE, RECORD, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import make_mesh, owned_rows, unbox, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
+from flaxnmt.training.failures import in_short
 from flaxnmt.training.freezing import freeze, frozen_mask, held
 from flaxnmt.training.meters import measure_matmul_peak
 from flaxnmt.training.objectives import make_objective
@@ -33,6 +35,9 @@ from flaxnmt.training.profiling import ProfiledStep
 from flaxnmt.training.schedules import make_schedule
 from flaxnmt.training.state import TrainState, init_state, state_shardings
 from flaxnmt.training.step import CompiledStep, TrainStep
+
+OTHERS_GONE = ("Gloo", "UNAVAILABLE", "DEADLINE_EXCEEDED", "coordination service")
+"""What JAX's errors say where a process is missed, if it comes to an error of Python."""
 
 log = logging.getLogger("experiments.session")
 
@@ -159,9 +164,15 @@ def run_supervised(argv: list[str]) -> None:
     """
     try:
         code = main(argv)
-    except Exception:
-        traceback.print_exc()
-        code = 1
+    except Exception as error:
+        lost = isinstance(error, jax.errors.JaxRuntimeError) and any(
+            sign in str(error) for sign in OTHERS_GONE
+        )
+        if lost and "--debug" not in argv:
+            print(f"error: another process was lost ({in_short(error)}): {ON}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        code = LOST if lost else 1
     if code not in (0, PREEMPTED):
         sys.stdout.flush()
         sys.stderr.flush()

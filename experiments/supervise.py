@@ -114,8 +114,8 @@ class Supervisor:
                     self.asked.set()
                     patience = patience or GRACE
                 elif peer.code != 0:
-                    self.lost, patience = self.lost or peer, MOMENT
-        if ended.result() not in (0, MISTAKE, PREEMPTED) and self.lost is None and news is not None:
+                    self.lost, patience = self.lost or peer, 0 if peer.code in (None, LOST) else MOMENT
+        if ended.result() in (1, LOST, -signal.SIGABRT) and self.lost is None and news is not None:
             # What ended the child may be the end of another one, of which the news is still under way.
             await asyncio.wait({news}, timeout=MOMENT)
             if news.done() and news.result().code not in (0, PREEMPTED):

@@ -87,9 +87,11 @@ def write_documents(directory: Path) -> list[str]:
     return options
 
 
-def start(module: str, *arguments: str, platform: str = "cpu", **options) -> subprocess.Popen:
-    """A process of a command, as a user starts it, on one device."""
-    environment = {**os.environ, "JAX_PLATFORMS": platform, "PYTHONPATH": str(ROOT)}
+def start(
+    module: str, *arguments: str, platform: str = "cpu", variables: dict[str, str] | None = None, **options
+) -> subprocess.Popen:
+    """A process of a command, as a user starts it, on one device where the variables ask for no more."""
+    environment = {**os.environ, "JAX_PLATFORMS": platform, "PYTHONPATH": str(ROOT)} | (variables or {})
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments], env=environment, text=True, **pipes | options

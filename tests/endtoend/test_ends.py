@@ -26,11 +26,16 @@ def test_patience_ends_a_run_that_learns_nothing(corpus, tmp_path):
     options = (
         "--optimizer.learning-rate 0 --max-steps 1000 --training.patience 2 --training.evaluate-every 2 "
     )
-    options += "--training.average last --training.average-count 2 --training.tensorboard"
+    options += "--training.average last --training.average-count 2 --training.tensorboard --profile 2:3"
     _, err = finish(start("experiments.train", *TINY, *corpus, *options.split(), "--run", str(run)))
     assert [row["step"] for row in rows(run, "dev")] == [2, 4, 6]
     end = rows(run, "event")[-1]
     assert (end["event"], end["step"], end["best_step"]) == ("finished", 6, 2)
+    assert len([*(run / "profile").rglob("*.xplane.pb")]) == 1
+    spent = end["phases"]
+    assert end["goodput"] == spent["step"] / sum(spent.values()) and 0 < end["goodput"] < 1
+    assert sum(spent.values()) == pytest.approx(60 * end["minutes"], abs=0.1)
+    assert min(spent[phase] for phase in ("init", "compile", "data", "step", "save", "evaluate")) > 0
     # A row ends with each checkpoint, however long the interval.
     assert [row["step"] for row in rows(run, "train")] == [2, 4, 6]
     averaged, test = rows(run, "test")

@@ -54,7 +54,7 @@ def test_the_terminal_shows_plain_lines_and_nothing_of_the_libraries(trained):
         r"step \d+/200 · loss \d\.\d{3} · [\d,]+ tokens/s · \d\d:\d\d left",
         r"step \d+ · dev perplexity \d+\.\d{3} · BLEU \d+\.\d\d · chrF \d+\.\d\d( · best so far)?",
         r"test BLEU \d+\.\d\d · chrF \d+\.\d\d \(nrefs:1\|.*\)",
-        r"finished: 200 updates, \d+\.\d minutes, best loss [\d.]+ at step \d+",
+        r"finished: 200 updates, \d+\.\d minutes \(\d+% of them in updates\), best loss [\d.]+ at step \d+",
         r"report: .*/run/report\.md",
         r"to translate: flaxnmt translate --run .*/run --input FILE",
     )

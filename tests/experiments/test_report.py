@@ -18,6 +18,15 @@ CONFIG = {
     "optimizer": {"eps": 1e-9},
     "training": {"metric": "bleu"},
 }
+SPENT = {
+    "init": 20.25,
+    "compile": 40.0,
+    "restore": 0.0,
+    "data": 3.0,
+    "step": 189.0,
+    "save": 2.0,
+    "evaluate": 15.75,
+}
 RUN = {"command": "train text | small", "parameters": 7654321, "versions": {"jax": "0.10.2"}, "seed": 3}
 
 
@@ -42,7 +51,13 @@ def make_run(directory, evaluations=3, finished=True):
             score = {"score": 22.25, "signature": "nrefs:1|x"}
             writer.write(200, "test", {"set": "test2016", "bleu": score})
             writer.event(
-                300, "finished", compilations=12, compilations_after_warmup=0, bad_steps=2, minutes=4.5
+                300,
+                "finished",
+                compilations=12,
+                compilations_after_warmup=0,
+                bad_steps=2,
+                minutes=4.5,
+                phases=SPENT,
             )
     return directory
 
@@ -65,6 +80,8 @@ def test_report_tells_what_was_trained_and_how_it_went(tmp_path):
         "| test2016 | 200 | bleu | 22.25 | nrefs:1\\|x |",
         "| best step by bleu | 200 |",
         "| minutes of training | 4.5 |",
+        "| goodput (share of the wall time in updates) | 0.7 |",
+        "| seconds by phase | init 20.25, compile 40, restore 0, data 3, step 189, save 2, evaluate 15.75 |",
         "| target tokens per second (median) | 3160 |",
         "| share of the measured matrix-product peak (median) | 0.41 |",
         "| compilations | 12 |",

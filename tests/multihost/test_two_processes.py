@@ -1,58 +1,48 @@
-"""A run of two processes, each with its own device, that find each other by an address."""
+"""Two processes that train as one: one of them is killed, both begin again, both are asked to stop."""
 
 import signal
-import socket
 import time
 
 import pytest
-from tiny_runs import finish, start
-
-from flaxnmt.training.metrics import read_metrics
+from clusters import child, ends, is_alive, newest, places, rows, training, wait_for
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        return listener.getsockname()[1]
+def by_two(trained, run):
+    return training([[*trained.arguments, "--run", str(run), *place] for place in places(2)])
 
 
-def train_by_two(run, arguments) -> list:
-    cluster = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process"]
-    return [
-        start("experiments.train", *arguments, "--run", str(run), *cluster, process) for process in ("0", "1")
-    ]
-
-
-def newest(run) -> int:
-    return max((int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdigit()), default=0)
-
-
-def losses(run, kind) -> dict[int, float]:
-    return {row["step"]: row["loss"] for row in read_metrics(run) if row["kind"] == kind}
-
-
-def test_two_train_as_one_stop_together_and_leave_to_one(trained, tmp_path):
+def test_a_lost_process_ends_both_and_they_go_on_where_they_were(trained, tmp_path):
     run = tmp_path / "run"
-    processes = train_by_two(run, trained.arguments)
-    try:
-        deadline = time.monotonic() + 240
-        while newest(run) < 10:
-            assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
-            time.sleep(0.005)
+    with by_two(trained, run) as processes:
+        wait_for(lambda: newest(run) >= 10, processes)
+        orphan = child(processes[1].pid)
+        processes[1].kill()
+        began = time.monotonic()
+        codes, (said, _) = ends(processes)
+    assert codes == [43, -signal.SIGKILL] and time.monotonic() - began < 30 and not is_alive(orphan)
+    said = said.splitlines()
+    assert "devices: 2 x cpu as data 2" in said and said[-1].startswith("error: process 1 of 2 on ")
+    assert said[-1].endswith(
+        " was lost (its connection broke): start all processes again, and the run goes on from its last checkpoint"
+    )
+    begins = newest(run)
+    with by_two(trained, run) as processes:
+        wait_for(lambda: newest(run) >= begins + 10, processes)
         processes[1].send_signal(signal.SIGTERM)
-        (_, first), (_, second) = (finish(process, code=42) for process in processes)
-    finally:
-        for process in processes:
-            process.kill()
+        codes, (first, second) = ends(processes)
     stopped = newest(run)
-    assert stopped < 200 and f"asked to stop: saved at step {stopped}; the same command continues" in first
-    assert "devices: 2 x cpu as data 2" in first
+    assert codes == [42, 42] and begins + 10 <= stopped < 200
+    assert f"continues {run} from step {begins}" in first
+    assert f"asked to stop: saved at step {stopped}; the same command continues" in first
     # The second says nothing; that a signal came is said by JAX.
     assert [line for line in second.splitlines() if "SIGTERM caught" not in line] == []
-    end = 40 * (stopped // 40) + 40
-    finish(start("experiments.train", *trained.arguments, "--run", str(run), "--max-steps", str(end)))
-    for kind in ("train", "dev"):
-        expected = {step: loss for step, loss in losses(trained.directory, kind).items() if step <= end}
-        found = losses(run, kind)
-        assert found.keys() == expected.keys() and max(found) == end
-        assert list(found.values()) == pytest.approx(list(expected.values()), abs=1e-5)
+    found, expected = rows(run, "train"), rows(trained.directory, "train")
+    assert [*found] == [*expected][:stopped] and max(found) == stopped
+    for step, row in found.items():
+        assert row["loss"] == pytest.approx(expected[step]["loss"], abs=1e-5)
+    assert max(rows(run, "dev"), default=0) == 40 * (stopped // 40)
+    # Where the time went, both starts together.
+    spent = found[stopped]["phases"]
+    assert spent["restore"] > 0 and sum(spent.values()) == pytest.approx(
+        60 * found[stopped]["minutes"], abs=0.1
+    )
