@@ -22,7 +22,7 @@ from flaxnmt.commands import guarded, quiet
 from flaxnmt.models.families import example_inputs
 from flaxnmt.run import CHECKPOINTS, PROFILE, RECORD, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
-from flaxnmt.sharding import make_mesh, owned_rows, unbox, use_mesh
+from flaxnmt.sharding import check_sharded, make_mesh, owned_rows, unbox, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
 from flaxnmt.training.failures import in_short
 from flaxnmt.training.freezing import freeze, frozen_mask, held
@@ -93,6 +93,9 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
     # One device's peak, measured outside of the mesh: inside, every array belongs to all devices.
     peak = measure_matmul_peak(config.model.dtype) * _units()
     with use_mesh(mesh):
+        whole = check_sharded(jax.eval_shape(init, jax.random.key(0))["params"], mesh)
+        if whole and first:
+            log.info("whole on every device: %s", ", ".join(whole))
         shapes, shardings = state_shardings(init, optimizer, training.ema is not None, mesh)
         if initial is not None:
             check_initial(initial, shapes.params, arguments.init_from)

@@ -8,9 +8,9 @@ together, because either one alone makes every constraint a silent no-op.
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from flaxnmt.typing import PyTree
 MESH_AXES = ("data", "fsdp", "model")
 
 MeshAxes = str | tuple[str, ...] | None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,65 @@ def constrain(x: jax.Array, *names: Any) -> jax.Array:
         gap = names.index(...)
         names = (*names[:gap], *(None,) * (x.ndim - len(names) + 1), *names[gap + 1 :])
     return nn.with_logical_constraint(x, names, fallback=nn.spmd.RulesFallback.RAISE_ERROR)
+
+
+Names = tuple[str | None, ...]
+
+
+def over_shards(function: Callable[..., T], inputs: Sequence[Names], output: Names) -> Callable[..., T]:
+    """The function on the part of each array that a device has, for what no compiler divides, such as a kernel.
+
+    Outside of `use_mesh` it is the function itself.
+
+    Args:
+      inputs: logical axes of each of its arguments.
+      output: of its result.
+    """
+    given = nn.get_logical_axis_rules()
+    if not given:
+        return function
+    rules = Rules(**dict(given))
+    specs = tuple(rules.spec(names) for names in inputs)
+    return jax.shard_map(function, in_specs=specs, out_specs=rules.spec(output), check_vma=False)
+
+
+def unsharded(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> tuple[list[str], float]:
+    """Parameters that every device holds whole, largest first, and their share of all (by the number of values).
+
+    `boxed` are logically partitioned parameters or their shapes.
+    """
+    found, total = [], 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=is_boxed):
+        shape = leaf.value.shape if is_boxed(leaf) else leaf.shape
+        spec = rules.spec(leaf.names) if is_boxed(leaf) else PartitionSpec()
+        axes = {axis for entry in spec if entry for axis in ((entry,) if isinstance(entry, str) else entry)}
+        total += math.prod(shape)
+        if all(mesh.shape[axis] == 1 for axis in axes):
+            found.append((math.prod(shape), jax.tree_util.keystr(path, simple=True, separator="/")))
+    found.sort(reverse=True)
+    return [name for _, name in found], sum(size for size, _ in found) / max(total, 1)
+
+
+MAY_BE_WHOLE = 0.02
+"""Share of the parameters that may be whole on every device of a mesh with FSDP: norms and biases."""
+
+
+def check_sharded(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> list[str]:
+    """Names of the parameters that FSDP leaves whole on every device.
+
+    Raises:
+      ConfigError: if they are more than a fiftieth of all.
+    """
+    if mesh.shape["fsdp"] == 1:
+        return []
+    names, share = unsharded(boxed, mesh, rules)
+    if share > MAY_BE_WHOLE:
+        raise ConfigError(
+            f"--mesh.fsdp {mesh.shape['fsdp']}: {share:.0%} of the parameters would be whole on every device "
+            f"({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}), which is what it is to avoid: a larger model, "
+            "or --mesh.fsdp 1"
+        )
+    return names
 
 
 def is_boxed(leaf) -> bool:

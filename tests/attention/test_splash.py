@@ -1,0 +1,62 @@
+"""The splash kernel, interpreted, beside plain attention: forward and gradient, padding, meshes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxnmt.attention.dot_product import dot_product_attention
+from flaxnmt.attention.splash import splash_attention
+from flaxnmt.sharding import make_mesh, use_mesh
+
+LENGTHS = (130, 40)
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    rng = np.random.default_rng(0)
+    query, key, value, weight = (rng.normal(size=(2, 2, LENGTHS[0], 64)).astype(np.float32) for _ in range(4))
+    mask = np.arange(LENGTHS[0]) < np.asarray(LENGTHS)[:, None]
+    return query, key, value, mask, weight
+
+
+def plain(query, key, value, mask):
+    return dot_product_attention(query, key, value, mask[:, None, None])
+
+
+def test_output_and_gradients_are_those_of_plain_attention(inputs):
+    *arrays, mask, weight = inputs
+    weight = weight * mask[:, None, :, None]
+
+    def both(attention):
+        def loss(*arrays):
+            y = attention(*arrays, jnp.asarray(mask))
+            return (y * weight).sum(), y
+
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))(*arrays)
+
+    (_, found), gradients = both(lambda *inputs: splash_attention(*inputs, interpret=True))
+    (_, expected), wanted = both(plain)
+    real = mask[:, None, :, None]
+    np.testing.assert_allclose(found * real, expected * real, rtol=1e-5, atol=1e-5)
+    for gradient, want in zip(gradients, wanted):
+        np.testing.assert_allclose(gradient, want, rtol=1e-4, atol=1e-5)
+
+
+def test_an_empty_document_has_finite_gradients(inputs):
+    query, key, value, mask, _ = inputs
+    mask = jnp.asarray(mask).at[1].set(False)
+    gradients = jax.grad(
+        lambda *arrays: splash_attention(*arrays, mask, interpret=True).sum(), argnums=(0, 1, 2)
+    )(query, key, value)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_on_a_mesh_each_device_has_its_examples_and_heads(inputs):
+    *arrays, mask, _ = inputs
+    arrays = [jnp.asarray(array) for array in arrays]
+    whole = splash_attention(*arrays, jnp.asarray(mask), interpret=True)
+    mesh = make_mesh(2, 1, 2, jax.devices()[:4])
+    with use_mesh(mesh):
+        found = jax.jit(lambda *inputs: splash_attention(*inputs, interpret=True))(*arrays, mask)
+    np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5)
