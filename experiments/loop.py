@@ -4,13 +4,13 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from experiments.bucket import Shared
 from experiments.corpora import Corpora
 from experiments.evaluate import Evaluator
 from experiments.history import History, brief
@@ -42,7 +42,7 @@ class Loop:
 
     Attributes:
       config: the resolved configuration.
-      directory: the run directory.
+      shared: the run directory, which all processes share.
       corpora: see `experiments.corpora`.
       step: the compiled update.
       evaluator: development and test scores.
@@ -55,7 +55,7 @@ class Loop:
     def __init__(
         self,
         config: Config,
-        directory: Path,
+        shared: Shared,
         corpora: Corpora,
         step: CompiledStep,
         evaluator: Evaluator,
@@ -64,7 +64,8 @@ class Loop:
         peak: float,
         phases: Phases,
     ):
-        self.config, self.directory, self.corpora = config, directory, corpora
+        self.config, self.shared, self.corpora = config, shared, corpora
+        self.directory = shared.local
         self.step, self.evaluator, self.checkpoints = step, evaluator, checkpoints
         self.mesh, self.peak, self.phases = mesh, peak, phases
         self.larger_is_better = config.training.metric != "loss"
@@ -237,6 +238,8 @@ class Loop:
         scored, score = self.scored
         metric = score if scored == step else None
         with self.phases.within("save"):
+            # Before the checkpoint is whole, so that what it belongs to is there; it is written meanwhile.
+            self.shared.save()
             self.checkpoints.save(step, state.params, rest, progress, metric, wait)
 
     def _finish(self, state: TrainState, step: int, history: History) -> None:
@@ -285,11 +288,13 @@ class Loop:
         whole = self._whole(params)
         if jax.process_index() == 0:
             write_parameters(self.directory / PARAMETERS, whole)
+            self.shared.save()
 
     def _exported(self, state: TrainState) -> Params:
         """The parameters that were exported when the best score was seen, laid out as the state's."""
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("parameters are exported")
+            self.shared.fetch(PARAMETERS)
         found = read_parameters(self.directory / PARAMETERS)
         return jax.tree.map(
             lambda old, new: jax.device_put(new.astype(old.dtype), old.sharding), state.params, found

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import jax
+from etils import epath
 from jax.sharding import Mesh
 
 import flaxnmt
@@ -43,7 +44,7 @@ def record(
 
 
 def announce(
-    config: Config, directory: Path, mesh: Mesh, state: TrainState, corpora: Corpora, best: str
+    config: Config, directory: Path | epath.Path, mesh: Mesh, state: TrainState, corpora: Corpora, best: str
 ) -> None:
     """Says what is about to be trained, on what, and from where; `best` is the score to beat, if there is one."""
     train = corpora.train

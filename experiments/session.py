@@ -10,7 +10,8 @@ import traceback
 import jax
 
 from experiments.arguments import Arguments, parse
-from experiments.continuing import check, check_corpus, has_checkpoint, make_directory
+from experiments.bucket import share
+from experiments.continuing import check, check_corpus, checkpoints_of, has_checkpoint, make_directory
 from experiments.corpora import prepare
 from experiments.evaluate import Evaluator
 from experiments.history import History
@@ -22,7 +23,7 @@ from experiments.report import write_report
 from experiments.supervise import LOST, ON
 from flaxnmt.commands import guarded, quiet
 from flaxnmt.config import BudgetLossConfig, Config, TrainingConfig
-from flaxnmt.run import CHECKPOINTS, PROFILE, RECORD, make_model, make_translator, save_config, write_json
+from flaxnmt.run import PROFILE, RECORD, make_model, make_translator, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import make_mesh, owned_rows, unbox, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
@@ -63,9 +64,11 @@ def train(arguments: Arguments, argv: list[str]) -> int:
 
 def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> int:
     """`train` within its cluster."""
-    config, directory, window = arguments.resolved(), arguments.run, arguments.window()
+    config, window = arguments.resolved(), arguments.window()
+    shared = share(arguments.run, jax.process_index())
+    directory = shared.local
     if jax.process_count() > 1:
-        preflight(config, directory, arguments.processes, arguments.join_seconds)
+        preflight(config, shared.address, arguments.processes, arguments.join_seconds)
     check(config, directory)
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.model)
     owned_rows(config.data.rows_multiple, mesh)
@@ -74,7 +77,7 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
     first = jax.process_index() == 0
     if first:
         make_directory(directory, config, arguments.init_from)
-    corpora = prepare(config, directory)
+    corpora = prepare(config, directory, shared.bring)
     check_corpus(corpora.corpus, directory)
     model = make_model(config, corpora.vocabularies)
     training = config.training
@@ -105,7 +108,7 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
         keep = max(training.keep_last, training.average_count if training.average == "last" else 1)
         best = max(training.keep_best, training.average_count if training.average == "best" else 0)
         with (
-            Checkpoints(directory / CHECKPOINTS, keep, best, larger) as checkpoints,
+            Checkpoints(checkpoints_of(directory), keep, best, larger) as checkpoints,
             contextlib.ExitStack() as stack,
         ):
             with phases.within("restore"):
@@ -125,14 +128,15 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
             if first:
                 save_config(directory, config)
                 write_json(directory / RECORD, record(mesh, state, corpora, peak, argv, frozen))
-                announce(config, directory, mesh, state, corpora, history.describe(training.metric))
+                announce(config, shared.address, mesh, state, corpora, history.describe(training.metric))
             if window is not None and first:
                 step = stack.enter_context(ProfiledStep(step, window, directory / PROFILE, int(state.step)))
-            loop = Loop(config, directory, corpora, step, evaluator, checkpoints, mesh, peak, phases)
+            loop = Loop(config, shared, corpora, step, evaluator, checkpoints, mesh, peak, phases)
             code = loop.run(state, history)
     if first and code == 0:
         log.info("report: %s", write_report(directory))
         log.info("to translate: flaxnmt translate --run %s --input FILE", directory)
+    shared.save()
     return code
 
 
