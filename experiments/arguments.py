@@ -19,8 +19,8 @@ Files = Annotated[DisallowNone[tuple[str, ...] | None], tyro.conf.arg(metavar="S
 
 @dataclass(frozen=True)
 class Arguments:
-    run: Path
-    """Run directory; an existing one is continued."""
+    run: str
+    """Run directory, or the address of one, such as gs://bucket/directory; an existing one is continued."""
     train: Files = None
     """Training corpus: source and target files, a document file, tfds:NAME or discourse."""
     dev: Files = None

@@ -4,13 +4,16 @@ import json
 import shutil
 from pathlib import Path
 
+from etils import epath
+
 from flaxnmt.checks import check_model
 from flaxnmt.config import Config
 from flaxnmt.config_io import differences
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.errors import ConfigError, RunError, UserError
-from flaxnmt.run import CHECKPOINTS, RECORD, TOKENIZER, read_config
+from flaxnmt.run import BUCKET, CHECKPOINTS, RECORD, TOKENIZER, read_config
+from flaxnmt.training.checkpoints import absolute
 
 MAY_CHANGE = (
     "training.max_steps",
@@ -86,7 +89,14 @@ def check_corpus(corpus: TokenCorpus | LabelledRows, directory: Path) -> None:
 
 def has_checkpoint(directory: Path) -> bool:
     """Whether a run directory holds anything that was learned."""
-    return any(path.name.isdigit() for path in (directory / CHECKPOINTS).glob("*"))
+    found = checkpoints_of(directory)
+    return found.exists() and any(path.name.isdigit() for path in found.iterdir())
+
+
+def checkpoints_of(directory: Path) -> epath.Path:
+    """Where the checkpoints of a run are: in its directory, or on the bucket of which it is a copy."""
+    bucket = directory / BUCKET
+    return absolute(bucket.read_text(encoding="utf-8") if bucket.exists() else directory) / CHECKPOINTS
 
 
 def make_directory(directory: Path, config: Config, init_from: Path | None = None) -> None:

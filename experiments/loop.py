@@ -4,13 +4,13 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from experiments.bucket import Shared
 from experiments.history import History, brief
 from experiments.interval import Interval
 from experiments.tasks.task import Evaluator, Task
@@ -40,7 +40,7 @@ class Loop:
 
     Attributes:
       config: the resolved configuration.
-      directory: the run directory.
+      shared: the run directory, which all processes share.
       task: what is learned.
       step: the compiled update.
       evaluator: development and test scores.
@@ -53,7 +53,7 @@ class Loop:
     def __init__(
         self,
         config: Config,
-        directory: Path,
+        shared: Shared,
         task: Task,
         step: CompiledStep,
         evaluator: Evaluator,
@@ -62,7 +62,8 @@ class Loop:
         peak: float,
         phases: Phases,
     ):
-        self.config, self.directory, self.task = config, directory, task
+        self.config, self.shared, self.task = config, shared, task
+        self.directory = shared.local
         self.step, self.evaluator, self.checkpoints = step, evaluator, checkpoints
         self.mesh, self.peak, self.phases = mesh, peak, phases
         self.larger_is_better = config.training.metric != "loss"
@@ -233,6 +234,8 @@ class Loop:
         scored, score = self.scored
         metric = score if scored == step else None
         with self.phases.within("save"):
+            # Before the checkpoint is whole, so that what it belongs to is there; it is written meanwhile.
+            self.shared.save()
             self.checkpoints.save(step, state.params, rest, progress, metric, wait)
 
     def _finish(self, state: TrainState, step: int, history: History) -> None:
@@ -279,11 +282,13 @@ class Loop:
         whole = self._whole(params)
         if jax.process_index() == 0:
             write_parameters(self.directory / PARAMETERS, whole)
+            self.shared.save()
 
     def _exported(self, state: TrainState) -> Params:
         """The parameters that were exported when the best score was seen, laid out as the state's."""
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("parameters are exported")
+            self.shared.fetch(PARAMETERS)
         found = read_parameters(self.directory / PARAMETERS)
         return jax.tree.map(
             lambda old, new: jax.device_put(new.astype(old.dtype), old.sharding), state.params, found

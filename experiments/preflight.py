@@ -18,6 +18,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from etils import epath
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -58,7 +59,7 @@ def join(coordinator: str | None, processes: int, process: int | None, seconds: 
             ) from error
 
 
-def preflight(config: Config, directory: Path, processes: int, seconds: float) -> None:
+def preflight(config: Config, directory: Path | epath.Path, processes: int, seconds: float) -> None:
     """Checks what all processes stand on; the same outcome in each of them.
 
     Raises:
@@ -174,7 +175,7 @@ def exchange(facts: dict) -> list[dict]:
     return [json.loads(bytes(row).rstrip(b"\0")) for row in multihost_utils.process_allgather(mine)]
 
 
-def refused(directory: Path, action: Callable[[], None]) -> str | None:
+def refused(directory: Path | epath.Path, action: Callable[[], None]) -> str | None:
     """What the system says against an action in the run directory."""
     try:
         action()
@@ -183,13 +184,13 @@ def refused(directory: Path, action: Callable[[], None]) -> str | None:
     return None
 
 
-def write_probe(probe: Path) -> None:
+def write_probe(probe: Path | epath.Path) -> None:
     """Leaves a file that the other hosts look for."""
     probe.parent.mkdir(parents=True, exist_ok=True)
     probe.write_text("")
 
 
-def reach(probe: Path, mine: Path) -> None:
+def reach(probe: Path | epath.Path, mine: Path | epath.Path) -> None:
     """Looks for the file of the first process, and writes another one."""
     deadline = time.monotonic() + APPEARS
     while not probe.exists():

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import jax
+from etils import epath
 from jax.sharding import Mesh
 
 import flaxnmt
@@ -42,7 +43,9 @@ def record(
     }
 
 
-def announce(config: Config, directory: Path, mesh: Mesh, state: TrainState, task: Task, best: str) -> None:
+def announce(
+    config: Config, directory: Path | epath.Path, mesh: Mesh, state: TrainState, task: Task, best: str
+) -> None:
     """Says what is about to be trained, on what, and from where; `best` is the score to beat, if there is one."""
     train = task.train
     shapes = ", ".join(f"{bucket.rows} x {bucket.sizes}" for bucket in train.plan.buckets)

@@ -9,7 +9,8 @@ import traceback
 import jax
 
 from experiments.arguments import Arguments, parse
-from experiments.continuing import check, check_corpus, has_checkpoint, make_directory
+from experiments.bucket import share
+from experiments.continuing import check, check_corpus, checkpoints_of, has_checkpoint, make_directory
 from experiments.history import History
 from experiments.initial import check_initial, exported, frozen_parameters, initial_params
 from experiments.loop import Loop
@@ -20,7 +21,7 @@ from experiments.supervise import LOST, ON
 from experiments.tasks import make_task
 from flaxnmt.commands import guarded, quiet
 from flaxnmt.models.families import example_inputs
-from flaxnmt.run import CHECKPOINTS, PROFILE, RECORD, save_config, write_json
+from flaxnmt.run import PROFILE, RECORD, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import check_sharded, make_mesh, owned_rows, unbox, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
@@ -61,9 +62,11 @@ def train(arguments: Arguments, argv: list[str]) -> int:
 
 def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> int:
     """`train` within its cluster."""
-    config, directory, window = arguments.resolved(), arguments.run, arguments.window()
+    config, window = arguments.resolved(), arguments.window()
+    shared = share(arguments.run, jax.process_index())
+    directory = shared.local
     if jax.process_count() > 1:
-        preflight(config, directory, arguments.processes, arguments.join_seconds)
+        preflight(config, shared.address, arguments.processes, arguments.join_seconds)
     check(config, directory)
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.model)
     owned_rows(config.data.rows_multiple, mesh)
@@ -72,7 +75,7 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
     first = jax.process_index() == 0
     if first:
         make_directory(directory, config, arguments.init_from)
-    task = make_task(config, directory)
+    task = make_task(config, directory, shared.bring)
     check_corpus(task.corpus, directory)
     training = config.training
     schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
@@ -103,7 +106,7 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
         keep = max(training.keep_last, training.average_count if training.average == "last" else 1)
         best = max(training.keep_best, training.average_count if training.average == "best" else 0)
         with (
-            Checkpoints(directory / CHECKPOINTS, keep, best, larger) as checkpoints,
+            Checkpoints(checkpoints_of(directory), keep, best, larger) as checkpoints,
             contextlib.ExitStack() as stack,
         ):
             with phases.within("restore"):
@@ -122,14 +125,15 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
             if first:
                 save_config(directory, config)
                 write_json(directory / RECORD, record(mesh, state, task, peak, argv, frozen))
-                announce(config, directory, mesh, state, task, history.describe(training.metric))
+                announce(config, shared.address, mesh, state, task, history.describe(training.metric))
             if window is not None and first:
                 step = stack.enter_context(ProfiledStep(step, window, directory / PROFILE, int(state.step)))
-            loop = Loop(config, directory, task, step, evaluator, checkpoints, mesh, peak, phases)
+            loop = Loop(config, shared, task, step, evaluator, checkpoints, mesh, peak, phases)
             code = loop.run(state, history)
     if first and code == 0:
         log.info("report: %s", write_report(directory))
         log.info("%s", task.use.format(run=directory))
+    shared.save()
     return code
 
 

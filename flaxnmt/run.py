@@ -48,6 +48,8 @@ from flaxnmt.typing import Params
 CONFIG, RECORD, TOKENIZER, PARAMETERS = "config.json", "run.json", "tokenizer", "parameters.npz"
 CHECKPOINTS, PROFILE = "checkpoints", "profile"
 LABELS = "labels.json"
+BUCKET = "bucket.txt"
+"""In a local copy of a run directory that lies on a bucket: its address. The checkpoints are there alone."""
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -79,10 +79,10 @@ class Corpora:
     test: TextPairs | None
 
 
-def prepare(config: Config, directory: Path) -> Corpora:
+def prepare(config: Config, directory: Path, bring: Callable[[], None]) -> Corpora:
     """Reads, tokenises and plans; what an earlier start of the run left is used again.
 
-    The first process makes what is missing, and the others open it.
+    The first process makes what is missing, `bring` brings it to the others, and they open it.
 
     Raises:
       ConfigError: if there is no training or development corpus.
@@ -95,6 +95,7 @@ def prepare(config: Config, directory: Path) -> Corpora:
                 f"no --{name} corpus: give two parallel files, a document file, tfds:NAME or discourse"
             )
     make_once(partial(_make, data, directory))
+    bring()
     vocabularies = load_vocabularies(directory, config)
     corpus = TokenCorpus.open(directory / "data" / "train")
     make = _document_batches if config.model.is_document else _sentence_batches

@@ -1,6 +1,7 @@
 """Fine-tuning: classes of texts and pairs, labels of words, answers to questions (Devlin et al. 2019, section 4)."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def _logits(model: EncoderOnly, params: Params, batch):
     return span_logits(logits, batch["tokens"]) if model.config.head == "spans" else logits
 
 
-def make(config: Config, directory: Path) -> Task:
+def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     """The task of a head that classifies.
 
     Raises:
@@ -75,6 +76,7 @@ def make(config: Config, directory: Path) -> Task:
         write_json(directory / LABELS, names)
 
     make_once(prepare)
+    bring()
     vocabularies = load_vocabularies(directory, config)
     tokenizer = vocabularies.source
     sets = {name: make_set(head, found, tokenizer, data) for name, found in examples.items()}

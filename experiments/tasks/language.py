@@ -1,6 +1,7 @@
 """Language models of texts: of each symbol after those before it, and of masked symbols among the others."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +39,7 @@ class TextLosses:
         return self.test_losses(params), []
 
 
-def make(config: Config, directory: Path) -> Task:
+def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     """The task of a model of texts.
 
     Raises:
@@ -55,6 +56,7 @@ def make(config: Config, directory: Path) -> Task:
         )
     masks = isinstance(config.model, EncoderOnlyConfig)
     make_once(partial(tokenize_texts, data, directory, ENCODER_SYMBOLS if masks else ()))
+    bring()
     vocabularies = load_vocabularies(directory, config)
     vocabulary = vocabularies.source.vocab_size
     first = vocabularies.source.id(CLS) if masks else BOS

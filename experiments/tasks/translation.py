@@ -1,5 +1,6 @@
 """Translation, by an encoder and a decoder or by a decoder alone."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from jax.sharding import Mesh
@@ -49,9 +50,9 @@ class TranslationScores:
         return self.scores(params, self.test_pairs)
 
 
-def make(config: Config, directory: Path) -> Task:
+def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     """The task of translating from two texts."""
-    corpora, training = prepare(config, directory), config.training
+    corpora, training = prepare(config, directory, bring), config.training
     model = make_model(config, corpora.vocabularies)
 
     def evaluator(objective: Objective, params: Params, mesh: Mesh) -> TranslationScores:

@@ -7,13 +7,13 @@ import pytest
 from clusters import child, ends, is_alive, newest, places, rows, training, wait_for
 
 
-def by_two(trained, run):
-    return training([[*trained.arguments, "--run", str(run), *place] for place in places(2)])
+def by_two(trained, run, **options):
+    return training([[*trained.arguments, "--run", run, *place] for place in places(2)], **options)
 
 
 def test_a_lost_process_ends_both_and_they_go_on_where_they_were(trained, tmp_path):
     run = tmp_path / "run"
-    with by_two(trained, run) as processes:
+    with by_two(trained, str(run)) as processes:
         wait_for(lambda: newest(run) >= 10, processes)
         orphan = child(processes[1].pid)
         processes[1].kill()
@@ -26,7 +26,10 @@ def test_a_lost_process_ends_both_and_they_go_on_where_they_were(trained, tmp_pa
         " was lost (its connection broke): start all processes again, and the run goes on from its last checkpoint"
     )
     begins = newest(run)
-    with by_two(trained, run) as processes:
+    # From here on as if it lay on a bucket: each process works on copies of its own.
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    with by_two(trained, f"file://{run}", variables={"TMPDIR": str(copies)}) as processes:
         wait_for(lambda: newest(run) >= begins + 10, processes)
         processes[1].send_signal(signal.SIGTERM)
         codes, (first, second) = ends(processes)
@@ -36,6 +39,10 @@ def test_a_lost_process_ends_both_and_they_go_on_where_they_were(trained, tmp_pa
     assert f"asked to stop: saved at step {stopped}; the same command continues" in first
     # The second says nothing; that a signal came is said by JAX.
     assert [line for line in second.splitlines() if "SIGTERM caught" not in line] == []
+    of_both = [{path.name for path in (copies / f"flaxnmt/file{run}/process{i}").iterdir()} for i in range(2)]
+    assert all(
+        "checkpoints" not in names and {"tokenizer", "data", "config.json"} <= names for names in of_both
+    )
     found, expected = rows(run, "train"), rows(trained.directory, "train")
     assert [*found] == [*expected][:stopped] and max(found) == stopped
     for step, row in found.items():

@@ -1,0 +1,115 @@
+"""A run directory on a bucket: checkpoints lie there, everything else is worked on locally and copied.
+
+Arrays that are mapped into memory, and files that grow line by line, have to be local. Each process has a directory of
+its own for them, which it fills from the bucket when it starts; the first process brings back what has changed with
+every checkpoint. So a run goes on from the bucket alone, on whatever hosts.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+from etils import epath
+from jax.experimental import multihost_utils
+
+from flaxnmt.errors import RunError
+from flaxnmt.run import BUCKET, CHECKPOINTS
+
+FILE = "file://"
+"""A directory that is treated as a bucket: to try what would lie on one."""
+
+
+class Shared:
+    """What the processes of a run share: their run directory, as it is.
+
+    Attributes:
+      local: the directory to work in.
+      address: where all processes reach it.
+    """
+
+    def __init__(self, local: Path, address: epath.Path | Path | None = None):
+        self.local, self.address = local, local if address is None else address
+
+    def bring(self) -> None:
+        """Makes what the first process wrote visible to all; every process must call it."""
+
+    def save(self) -> None:
+        """Brings what has changed to where all processes reach it."""
+
+    def fetch(self, name: str) -> None:
+        """Makes the newest file of this name visible here, once the first process has saved it."""
+
+
+class Bucket(Shared):
+    """The same on a bucket, of which `local` has copies."""
+
+    def __init__(self, address: epath.Path, local: Path):
+        super().__init__(local, address)
+        self._known: dict[Path, tuple[float, int]] = {}
+        shutil.rmtree(local, ignore_errors=True)
+        local.mkdir(parents=True)
+        (local / BUCKET).write_text(str(address), encoding="utf-8")
+        self._pull()
+
+    def bring(self) -> None:
+        self.save()
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("files of the run are on the bucket")
+        if jax.process_index() != 0:
+            self._pull()
+
+    def save(self) -> None:
+        if jax.process_index() != 0:
+            return
+        for path in sorted(path for path in self.local.rglob("*") if path.is_file()):
+            status = path.stat()
+            stamp = (status.st_mtime, status.st_size)
+            if path.name != BUCKET and self._known.get(path) != stamp:
+                self._copy(path, self.address / path.relative_to(self.local).as_posix())
+                self._known[path] = stamp
+
+    def fetch(self, name: str) -> None:
+        self._copy(self.address / name, self.local / name)
+
+    def _pull(self) -> None:
+        for path in self._files(self.address):
+            target = self.local / path.relative_to(self.address).as_posix()
+            self._copy(path, target)
+            status = target.stat()
+            self._known[target] = (status.st_mtime, status.st_size)
+
+    def _files(self, directory: epath.Path) -> Iterator[epath.Path]:
+        if not directory.exists():
+            return
+        for path in directory.iterdir():
+            if not path.is_dir():
+                yield path
+            elif path != self.address / CHECKPOINTS:
+                yield from self._files(path)
+
+    def _copy(self, source: epath.Path | Path, target: epath.Path | Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with epath.Path(source).open("rb") as reader, epath.Path(target).open("wb") as writer:
+            shutil.copyfileobj(reader, writer, 1 << 24)
+
+
+def share(run: str, process: int) -> Shared:
+    """The run directory that a command names: a local one, or an address such as gs://bucket/directory.
+
+    Raises:
+      RunError: where the bucket cannot be read.
+    """
+    if "://" not in run:
+        return Shared(Path(run))
+    address = epath.Path(run.removeprefix(FILE).rstrip("/"))
+    local = Path(tempfile.gettempdir(), "flaxnmt", run.replace("://", "/").strip("/"), f"process{process}")
+    try:
+        return Bucket(address, local)
+    except ImportError as error:
+        raise RunError(f"{run}: pip install 'flaxnmt[gcs]' to use buckets ({error})") from None
+    except Exception as error:  # what clouds' libraries raise has no common type
+        raise RunError(
+            f"{run}: the bucket cannot be read ({error}); see its name and who may use it"
+        ) from None
