@@ -22,7 +22,8 @@ def attention_scores(
     scale = query.shape[-1] ** -0.5
     scores = jnp.einsum("...qk,...lk->...ql", query * scale, key, preferred_element_type=jnp.float32)
     if bias is not None:
-        scores = jnp.maximum(scores + bias, MASKED)
+        scores = scores + bias
+        scores = jnp.where(scores > MASKED, scores, MASKED)
     if mask is not None:
         scores = jnp.where(mask, scores, MASKED)
     return scores

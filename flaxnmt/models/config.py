@@ -137,6 +137,8 @@ class Seq2SeqConfig:
     attention_weights: Literal["soft", "threshold", "argmax"] = "soft"
     """Weights of all attention: of a softmax, 1 for each score above --model.attention-threshold, or 1 for the largest."""
     attention_threshold: float = 0.0
+    """What a score, q k / sqrt(head size) with what positions add, has to exceed; a word that no score lets look at
+    anything gets zeros (threshold)."""
     tie: Literal["all", "target", "none"] = "all"
     """Embeddings that are one table: source, target and output; target and output; none."""
     dropout: float = 0.1
