@@ -25,6 +25,15 @@ def check_model(config: Config) -> None:
         rate = getattr(model, name)
         if rate is not None and not 0 <= rate < 1:
             raise ConfigError(f"--model.{name} {rate}: a rate of dropout is at least 0 and below 1")
+    for part in parts:
+        size = model.d_model // heads[f"{part}.attention.heads"]
+        if model.positions == "rotary" and size % 2:
+            raise ConfigError(
+                f"--model.positions rotary turns pairs of features, and heads have {size}: change "
+                f"--model.{part}.attention.heads or --model.d-model"
+            )
+    if model.relative_clip < 1:
+        raise ConfigError(f"--model.relative-clip {model.relative_clip}: give a distance of at least 1")
     if "encoder" in parts:
         _check_encoder(model)
     previous = config.data.previous
@@ -82,11 +91,18 @@ def _check_document(config: Config) -> None:
     if not model.document.levels:
         raise ConfigError("--model.document.levels is empty: name one, or give --model.positions none")
     if model.document.cross == "document" and (
-        model.positions == "none" or set(model.document.levels) <= {"word"}
+        build.positions(model) is None or set(model.document.levels) <= {"word"}
     ):
         raise ConfigError(
             "--model.document.cross document tells the decoder by its position which sentence to write: give "
-            "--model.document.levels with sentence, and positions"
+            "--model.document.levels with sentence, and --model.positions sinusoidal or learned"
+        )
+    if model.document.dispatched and (
+        model.attention_weights != "soft" or (model.positions == "shaw" and model.relative_values)
+    ):
+        raise ConfigError(
+            "--model.document.dispatched has no hard weights, and no distances that add to values: leave it out, or give "
+            "--model.attention-weights soft and --model.no-relative-values"
         )
     if config.data.previous:
         raise ConfigError(

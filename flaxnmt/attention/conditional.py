@@ -8,9 +8,11 @@ from flax import linen as nn
 from flax import struct
 
 from flaxnmt.attention.dispatch import conditional_attention
+from flaxnmt.attention.distances import DistanceScores
 from flaxnmt.attention.dot_product import attend, attention_scores
 from flaxnmt.attention.multihead import MultiHeadAttention
 from flaxnmt.attention.selection import Selection, select_sentences
+from flaxnmt.attention.weights import Weights, softmax_weights
 from flaxnmt.layers.active import if_any
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.layers.initializers import partitioned, projection
@@ -20,26 +22,28 @@ DISPATCH_PAYS = 4
 """Sentences of a document over selected ones from which on dispatching is the faster form (measured on CPU)."""
 
 
-def conditional_attention_dense(
+def conditional_weights(
     query: Float[Array, "B H L K"],
     key: Float[Array, "B H N M K"],
-    value: Float[Array, "B H N M K"],
     word_mask: Bool[Array, "B N M"],
     selection: Selection,
     keep: Bool[Array, "B H L t M"] | None = None,
-) -> Float[Array, "B H L K"]:
-    """softmax(q k^T / sqrt(K) + KeepTopT(relevance) M) v per head over all words of a document (eq. 7), literally.
+    distances: DistanceScores | None = None,
+    weights: Weights = softmax_weights,
+) -> Float[Array, "B H L words"]:
+    """softmax(q k^T / sqrt(K) + KeepTopT(relevance) M) per head over all words of a document (eq. 7), literally.
 
     A word that has no word to look at gets zeros. The form for reading and for tests: scores and a bias of all
-    words to all words are in memory. `conditional_attention` computes the same from selected sentences alone.
+    words to all words are in memory.
 
     Args:
       query: of the words that look, any number.
       key: of the words of each sentence.
-      value: likewise.
       word_mask: False at padding.
       selection: the sentences that each word looks at.
       keep: False where a weight on word m of the i-th choice is dropped; the others are not scaled.
+      distances: what is added to the scores.
+      weights: from scores to weights.
     """
     batch, heads, sentences, words, size = key.shape
     chosen = selection.index[..., None] == jnp.arange(sentences)
@@ -48,12 +52,35 @@ def conditional_attention_dense(
     seen = chosen.any(-2)[..., None] & word_mask[:, None, None]
     # Each sentence's score repeated over its words: the matrix M of eq. 6, without a product of -inf and 0.
     bias = jnp.repeat(kept_score, words, axis=-1)
+    if distances is not None:
+        bias = bias + distances.of_pairs()
     scores = attention_scores(query, key.reshape(batch, heads, -1, size), seen.reshape(bias.shape), bias)
-    weights = jnp.where(seen.reshape(bias.shape), jax.nn.softmax(scores, axis=-1), 0)
+    result = jnp.where(seen.reshape(bias.shape), weights(scores), 0)
     if keep is not None:
         kept = (chosen[..., None] & keep[..., None, :]).any(-3)
-        weights = jnp.where(kept.reshape(weights.shape), weights, 0)
-    return attend(weights, value.reshape(batch, heads, -1, value.shape[-1]))
+        result = jnp.where(kept.reshape(result.shape), result, 0)
+    return result
+
+
+def conditional_attention_dense(
+    query: Float[Array, "B H L K"],
+    key: Float[Array, "B H N M K"],
+    value: Float[Array, "B H N M K"],
+    word_mask: Bool[Array, "B N M"],
+    selection: Selection,
+    keep: Bool[Array, "B H L t M"] | None = None,
+    distances: DistanceScores | None = None,
+) -> Float[Array, "B H L K"]:
+    """The values weighted by `conditional_weights`, whose arguments these are.
+
+    `conditional_attention` computes the same from selected sentences alone.
+    """
+    weights = conditional_weights(query, key, word_mask, selection, keep, distances)
+    return attend(weights, _in_line(value))
+
+
+def _in_line(x: Float[Array, "B H N M K"]) -> Float[Array, "B H words K"]:
+    return x.reshape(*x.shape[:2], -1, x.shape[-1])
 
 
 @struct.dataclass
@@ -80,7 +107,8 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
       always_keep_own: a word looks at its own sentence, and at the t best of the others; `rows` then takes the
         rows of whole documents, as many for each sentence.
       dispatched: compute the scores of selected sentences only; if not, those of all words (the literal eq. 7). None
-        takes whichever is faster: to sort words by sentence pays above `DISPATCH_PAYS` t sentences.
+        takes whichever is faster: to sort words by sentence pays above `DISPATCH_PAYS` t sentences. Hard weights, and
+        positions that add to values, have the dense form alone.
     """
 
     t: int
@@ -90,6 +118,11 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
 
     def setup(self):
         super().setup()
+        if self.dispatched and self._dense_only:
+            raise ValueError(
+                "dispatched attention has no hard weights, and no positions that add to values: leave dispatched out, "
+                "or take soft weights and positions of keys alone"
+            )
         shape = (self.d_model, self.heads, self.d_model // self.heads)
         inward = partitioned(projection(self.d_model, self.d_model), "embed", "heads", "kv")
         self.w_selector_query = self.param("selector_query", inward, shape)
@@ -107,7 +140,14 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
         (sentence_key,) = self._heads(self.sentence_encoder(memory, mask), self.w_selector_key)
         return DocumentKeys(words.key, words.value, mask, sentence_key)
 
+    @property
+    def _dense_only(self) -> bool:
+        adds = self.positions is not None and self.positions.adds_values
+        return adds or self.weights is not softmax_weights
+
     def _dispatches(self, sentences: int) -> bool:
+        if self._dense_only:
+            return False
         return sentences > DISPATCH_PAYS * self.t if self.dispatched is None else self.dispatched
 
     def _own(self, rows: int, sentences: int):
@@ -124,15 +164,23 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
     ) -> Float[Array, "B L D"]:
         """Eq. 7 and the output projection, for any selection and shared keys with `key`, `value` and `mask`."""
         (query,) = self._heads(x, self.w_query, biases=self.b_query, active=context.active)
-        dispatched = self._dispatches(shared.mask.shape[1])
-        attention = conditional_attention if dispatched else conditional_attention_dense
-        inputs = (query, shared.key, shared.value, shared.mask, selection)
+        sentences, words = shared.mask.shape[1:]
+        places = context.places(x.shape[1], sentences * words)
+
+        def look(query, shared, selection, keep):
+            query, distances = self._placed(query, places)
+            key, value, mask = shared.key, shared.value, shared.mask
+            if self._dispatches(sentences):
+                return conditional_attention(query, key, value, mask, selection, keep, distances)
+            weights = conditional_weights(query, key, mask, selection, keep, distances, self.weights)
+            return self._weighted(weights, _in_line(value), places)
+
         if context.deterministic or not self.dropout:
-            y = if_any(context.active, attention, *inputs)
+            y = if_any(context.active, look, query, shared, selection, None)
         else:
-            ones = jnp.ones((*selection.index.shape, shared.mask.shape[-1]))
+            ones = jnp.ones((*selection.index.shape, words))
             keep = self.weights_dropout(ones, deterministic=False) > 0
-            y = attention(*inputs, keep) / (1 - self.dropout)
+            y = look(query, shared, selection, keep) / (1 - self.dropout)
         return self._output(y, context.active)
 
     def rows(self, x: Float[Array, "*rows D"], shared: DocumentKeys, context: Context):
@@ -155,4 +203,5 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
         encoding = self.sentence_encoder.flops(sentences, words)
         seen = min(self.t + self.always_keep_own, sentences) * words if self._dispatches(sentences) else keys
         shared = encoding + 4 * keys * d_model**2 + 2 * sentences * d_model**2
-        return shared, queries * (6 * d_model**2 + 2 * sentences * d_model + 4 * seen * d_model)
+        rows = queries * (6 * d_model**2 + 2 * sentences * d_model + 4 * seen * d_model)
+        return shared, rows + self._position_flops(d_model, queries, keys)

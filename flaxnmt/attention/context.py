@@ -64,7 +64,7 @@ class ContextAttention(MultiHeadAttention, kw_only=True):
         seen = shared.mask[:, None]
         if not self.own:
             seen = seen & other_sentences(flat.shape[1], shared.mask.shape[1])
-        over = context.of_documents(len(flat)).replace(visible=seen, key_mask=None)
+        over = context.of_documents(len(flat)).replace(visible=seen, key_mask=None, key_positions=None)
         y, weights = super().rows(flat, shared, over)
         y = jnp.where(seen.any(-1, keepdims=True), y, 0)
         return y.reshape(x.shape), None if weights is None else jnp.where(seen[:, None], weights, 0)

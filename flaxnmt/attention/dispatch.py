@@ -13,8 +13,10 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from flaxnmt.attention.distances import DistanceScores, column_of_distance
 from flaxnmt.attention.dot_product import MASKED
 from flaxnmt.attention.selection import Selection, add_rows, sum_of_choices, take_rows
+from flaxnmt.layers.context import Places
 from flaxnmt.typing import Array, Bool, Float, Int
 
 BLOCK = 64
@@ -22,6 +24,14 @@ BLOCK = 64
 SLOTS_AT_A_TIME = 2**14
 """Slots of the heads that are computed together, one head at least: what is between two products stays small."""
 RADIX = 32
+
+
+@struct.dataclass
+class Words:
+    """What is known of the words of documents: which are padding and, where distances count, where they stand."""
+
+    mask: Bool[Array, "B N M"]
+    places: Places | None = None
 
 
 @struct.dataclass
@@ -100,14 +110,39 @@ def _product(equation, *arrays):
     return jnp.einsum(equation, *arrays, preferred_element_type=jnp.float32)
 
 
-def _scores(words, key, word_mask, relevance, blocks):
+def _of_sentences(words, of_words, blocks):
+    """Something of the words of documents, [B or 1, N, M], for the sentence of each block [B, H, blocks, M]."""
+    return take_rows(
+        jnp.broadcast_to(of_words[:, None], (*blocks.pair.shape[:2], *words.mask.shape[1:])), blocks.sentence
+    )
+
+
+def _columns(words, distances, word, blocks):
+    """Where the scores of each slot for the distances of its words are among those of its head, [B, H, blocks, c, M]."""
+    length, columns = distances.shape[2:]
+    query = jnp.broadcast_to(words.places.query[:, None], distances.shape[:3])
+    key = words.places.key.reshape(-1, *words.mask.shape[1:])
+    key = _of_sentences(words, key, blocks)
+    return word[..., None] * columns + column_of_distance(
+        take_rows(query, word)[..., None], key[..., None, :], columns
+    )
+
+
+def _scores(rows, key, words, relevance, distances, word, blocks):
     """Scores [B, H, blocks, c, M] of eq. 7 for scaled queries in each slot, masked where there is no word."""
     # Rows of words times columns of keys is the product that needs no transposition on the way.
     columns = take_rows(key.swapaxes(-1, -2), blocks.sentence)
-    scores = _product("bhnck,bhnkm->bhncm", words, columns)
-    scores = scores + take_rows(relevance.reshape(*relevance.shape[:2], -1), blocks.pair)[..., None]
-    seen = take_rows(jnp.broadcast_to(word_mask[:, None], key.shape[:-1]), blocks.sentence)
+    scores = _product("bhnck,bhnkm->bhncm", rows, columns)
+    scores = scores + take_rows(_in_line(relevance), blocks.pair)[..., None]
+    if distances is not None:
+        scores = scores + take_rows(_in_line(distances), _columns(words, distances, word, blocks))
+    seen = _of_sentences(words, words.mask, blocks)
     return jnp.where(seen[:, :, :, None], scores, MASKED)
+
+
+def _in_line(x):
+    """[B, H, L, ...] as [B, H, -1]."""
+    return x.reshape(*x.shape[:2], -1)
 
 
 def _dropped(weights, keep, blocks):
@@ -122,15 +157,16 @@ def _slots_as_rows(x):
     return x.reshape(*x.shape[:2], -1, *x.shape[4:])
 
 
-def _forward(word_mask, query, key, value, index, relevance, valid, keep):
+def _forward(words, query, key, value, index, relevance, valid, distances, keep):
     """(output, log of the sum of exp of the scores of each word, `Blocks`) of some heads."""
     blocks = into_blocks(index, valid, key.shape[2], block_size(index[0, 0].size, key.shape[2]))
-    words = take_rows(query * query.shape[-1] ** -0.5, blocks.pair // index.shape[-1])
-    scores = _scores(words, key, word_mask, relevance, blocks)
+    word = blocks.pair // index.shape[-1]
+    rows = take_rows(query * query.shape[-1] ** -0.5, word)
+    scores = _scores(rows, key, words, relevance, distances, word, blocks)
     largest = scores.max(-1)
     weights = jnp.exp(scores - largest[..., None])
     dropped = _dropped(weights, keep, blocks).astype(value.dtype)
-    rows = _product("bhncm,bhnmk->bhnck", dropped, take_rows(value, blocks.sentence))
+    parts = _product("bhncm,bhnmk->bhnck", dropped, take_rows(value, blocks.sentence))
 
     largest = jnp.where(valid, take_rows(_slots_as_rows(largest), blocks.slot), MASKED)
     seen = largest > MASKED / 2
@@ -138,28 +174,33 @@ def _forward(word_mask, query, key, value, index, relevance, valid, keep):
     share = jnp.where(seen, jnp.exp(largest - top), 0)
     total = (share * take_rows(_slots_as_rows(weights.sum(-1)), blocks.slot)).sum(-1)
     total = jnp.where(seen.any(-1), total, 1)
-    y = sum_of_choices(_slots_as_rows(rows), blocks.slot, share / total[..., None])
+    y = sum_of_choices(_slots_as_rows(parts), blocks.slot, share / total[..., None])
     log_total = jnp.where(seen.any(-1), top[..., 0] + jnp.log(total), -MASKED)
     return y.astype(value.dtype), log_total, blocks
 
 
-def _backward(word_mask, query, key, value, relevance, valid, keep, y, log_total, blocks, d_y):
-    """Gradients of (query, key, value, relevance) of some heads."""
+def _backward(words, query, key, value, relevance, valid, distances, keep, y, log_total, blocks, d_y):
+    """Gradients of (query, key, value, relevance, distances) of some heads."""
     word = blocks.pair // valid.shape[-1]
     scale = query.shape[-1] ** -0.5
-    words, d_rows = take_rows(query * scale, word), take_rows(d_y, word)
+    rows, d_rows = take_rows(query * scale, word), take_rows(d_y, word)
     inner = (d_y.astype(jnp.float32) * y.astype(jnp.float32)).sum(-1)
     # One more word, of weight zero, for slots without a pair.
     log_total = jnp.pad(log_total, ((0, 0), (0, 0), (0, 1)), constant_values=-MASKED)
-    scores = _scores(words, key, word_mask, relevance, blocks)
+    scores = _scores(rows, key, words, relevance, distances, word, blocks)
     weights = jnp.exp(scores - take_rows(log_total, word)[..., None])
     d_weights = _product("bhnck,bhnkm->bhncm", d_rows, take_rows(value.swapaxes(-1, -2), blocks.sentence))
     d_scores = weights * (_dropped(d_weights, keep, blocks) - take_rows(inner, word)[..., None])
     dropped = _dropped(weights, keep, blocks).astype(value.dtype)
 
     d_relevance = jnp.where(valid, take_rows(_slots_as_rows(d_scores.sum(-1)), blocks.slot), 0)
+    d_distances = None
+    if distances is not None:
+        columns = _columns(words, distances, word, blocks)
+        zeros = jnp.zeros_like(_in_line(distances))
+        d_distances = add_rows(zeros, _in_line(columns), _in_line(d_scores)).reshape(distances.shape)
     d_scores = d_scores.astype(key.dtype)
-    d_rows_key = _product("bhncm,bhnck->bhnmk", d_scores, words)
+    d_rows_key = _product("bhncm,bhnck->bhnmk", d_scores, rows)
     d_rows_value = _product("bhncm,bhnck->bhnmk", dropped, d_rows)
     d_words = _product("bhncm,bhnmk->bhnck", d_scores, take_rows(key, blocks.sentence))
     d_query = sum_of_choices(_slots_as_rows(d_words), blocks.slot, jnp.where(valid, scale, 0))
@@ -167,7 +208,7 @@ def _backward(word_mask, query, key, value, relevance, valid, keep, y, log_total
         add_rows(jnp.zeros(x.shape, jnp.float32), blocks.sentence, parts).astype(x.dtype)
         for x, parts in ((key, d_rows_key), (value, d_rows_value))
     )
-    return d_query.astype(query.dtype), d_key, d_value, d_relevance
+    return d_query.astype(query.dtype), d_key, d_value, d_relevance, d_distances
 
 
 def _over_heads(function, arrays, sentences):
@@ -189,21 +230,21 @@ def _over_heads(function, arrays, sentences):
 
 
 @jax.custom_vjp
-def _dispatched(word_mask, arrays):
-    return _dispatched_forward(word_mask, arrays)[0]
+def _dispatched(words, arrays):
+    return _dispatched_forward(words, arrays)[0]
 
 
-def _dispatched_forward(word_mask, arrays):
-    y, log_total, blocks = _over_heads(partial(_forward, word_mask), arrays, word_mask.shape[1])
-    return y, (word_mask, arrays, {"y": y, "log_total": log_total, "blocks": blocks})
+def _dispatched_forward(words, arrays):
+    y, log_total, blocks = _over_heads(partial(_forward, words), arrays, words.mask.shape[1])
+    return y, (words, arrays, {"y": y, "log_total": log_total, "blocks": blocks})
 
 
 def _dispatched_backward(saved, d_y):
-    word_mask, arrays, results = saved
+    words, arrays, results = saved
     inputs = {**arrays, **results, "d_y": d_y}
     del inputs["index"]
-    gradients = _over_heads(partial(_backward, word_mask), inputs, word_mask.shape[1])
-    names = ("query", "key", "value", "relevance")
+    gradients = _over_heads(partial(_backward, words), inputs, words.mask.shape[1])
+    names = ("query", "key", "value", "relevance", "distances")
     return None, dict.fromkeys(arrays) | dict(zip(names, gradients))
 
 
@@ -217,6 +258,7 @@ def conditional_attention(
     word_mask: Bool[Array, "B N M"],
     selection: Selection,
     keep: Bool[Array, "B H L t M"] | None = None,
+    distances: DistanceScores | None = None,
 ) -> Float[Array, "B H L K"]:
     """Eq. 7 of Trankova et al. 2024 for the selected sentences only, per head: outputs and gradients are those
     of `conditional_attention_dense`.
@@ -231,6 +273,7 @@ def conditional_attention(
       word_mask: False at padding.
       selection: the sentences that each word looks at.
       keep: False where a weight on word m of the i-th choice is dropped; the others are not scaled.
+      distances: what is added to the scores, of the queries and of all words of the document in one line.
     """
     arrays = {
         "query": query,
@@ -239,6 +282,7 @@ def conditional_attention(
         "index": selection.index,
         "relevance": selection.relevance,
         "valid": selection.valid,
+        "distances": None if distances is None else distances.scores,
         "keep": keep,
     }
-    return _dispatched(word_mask, arrays)
+    return _dispatched(Words(word_mask, None if distances is None else distances.places), arrays)

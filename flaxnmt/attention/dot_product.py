@@ -13,13 +13,17 @@ def attention_scores(
     query: Float[Array, "*B H Q K"],
     key: Float[Array, "*B H L K"],
     mask: Bool[Array, "*#B #H #Q L"] | None = None,
-    bias: Float[Array, "*#B #H Q L"] | None = None,
+    bias: Float[Array, "*#B #H #Q L"] | None = None,
 ) -> Float[Array, "*B H Q L"]:
-    """Scores q k^T / sqrt(K) in float32, plus an additive bias, with masked keys at -1e30."""
+    """Scores q k^T / sqrt(K) in float32, plus an additive bias, with masked keys at -1e30.
+
+    A bias may be a mask itself: what it leaves below -1e30, such as -inf, is at -1e30, too.
+    """
     scale = query.shape[-1] ** -0.5
     scores = jnp.einsum("...qk,...lk->...ql", query * scale, key, preferred_element_type=jnp.float32)
     if bias is not None:
         scores = scores + bias
+        scores = jnp.where(scores > MASKED, scores, MASKED)
     if mask is not None:
         scores = jnp.where(mask, scores, MASKED)
     return scores
@@ -35,7 +39,7 @@ def dot_product_attention(
     key: Float[Array, "*B H L K"],
     value: Float[Array, "*B H L K"],
     mask: Bool[Array, "*#B #H #Q L"] | None = None,
-    bias: Float[Array, "*#B #H Q L"] | None = None,
+    bias: Float[Array, "*#B #H #Q L"] | None = None,
 ) -> Float[Array, "*B H Q K"]:
     """softmax(q k^T / sqrt(K)) v per head; scores and softmax in float32.
 
@@ -46,6 +50,6 @@ def dot_product_attention(
       key: [*B, H, L, K].
       value: [*B, H, L, K].
       mask: True where a query may look at a key, broadcast against [*B, H, Q, L].
-      bias: added to the scores before the softmax.
+      bias: added to the scores before the softmax; an additive mask with -inf where a query may not look.
     """
     return attend(jax.nn.softmax(attention_scores(query, key, mask, bias), axis=-1), value)

@@ -115,4 +115,5 @@ class HierarchicalAttention(ConditionalAttention, kw_only=True):
         seen = min(kept, sentences) * words if self._dispatches(sentences) else keys
         scores = self.heads * traverse_flops(sentences, kept, d_model // self.heads)
         scores = scores if self._dispatches(sentences) else 2 * nodes * d_model
-        return shared, queries * (6 * d_model**2 + scores + 4 * seen * d_model)
+        rows = queries * (6 * d_model**2 + scores + 4 * seen * d_model)
+        return shared, rows + self._position_flops(d_model, queries, keys)

@@ -6,9 +6,12 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxnmt.attention.distances import DistanceScores
 from flaxnmt.attention.dot_product import attend, attention_scores
+from flaxnmt.attention.relative import AttentionPositions
+from flaxnmt.attention.weights import Weights, softmax_weights
 from flaxnmt.layers.active import if_any, on_active
-from flaxnmt.layers.context import Context, KeyValues
+from flaxnmt.layers.context import Context, KeyValues, Places
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned, projection
 from flaxnmt.layers.linear import linear
@@ -28,6 +31,8 @@ class MultiHeadAttention(SubLayer):
       dropout: rate on the attention weights.
       biases: add one in each projection.
       dtype: of the computation; parameters and softmax are float32.
+      positions: what distances of keys from queries change, in attention of rows over themselves; None for nothing.
+      weights: from scores to weights, see `flaxnmt.attention.weights`.
     """
 
     gates_keys: ClassVar[bool] = True
@@ -37,6 +42,8 @@ class MultiHeadAttention(SubLayer):
     dropout: float = 0.0
     biases: bool = False
     dtype: Any = jnp.float32
+    positions: AttentionPositions | None = None
+    weights: Weights = softmax_weights
 
     def setup(self):
         if self.d_model % self.heads:
@@ -94,21 +101,48 @@ class MultiHeadAttention(SubLayer):
 
     def keys(self, memory: Float[Array, "*B L D"], context: Context) -> KeyValues:
         kernels = self.w_key, self.w_value
-        keys = KeyValues(*self._heads(memory, *kernels, biases=self.b_keys, active=context.active))
+        key, value = self._heads(memory, *kernels, biases=self.b_keys, active=context.active)
+        if self.positions is not None:
+            key = self.positions.keys(key, context.places(key.shape[-2], key.shape[-2]).key)
+        keys = KeyValues(key, value)
         if context.key_gate is None:
             return keys
         gate = context.key_gate[..., None, :, None]
         return jax.tree.map(lambda y: y * gate.astype(y.dtype), keys)
 
+    def _placed(
+        self, query: Float[Array, "*B H Q K"], places: Places
+    ) -> tuple[Float[Array, "*B H Q K"], DistanceScores | None]:
+        """Queries as they meet keys, and what positions add to the scores."""
+        if self.positions is None:
+            return query, None
+        return self.positions.queries(query, places.query), self.positions.scores(query, places)
+
+    def _weighted(
+        self, weights: Float[Array, "*B H Q L"], value: Float[Array, "*B H L K"], places: Places
+    ) -> Float[Array, "*B H Q K"]:
+        """The weighted sums of the values, and what positions add to them."""
+        y = attend(weights, value)
+        return y if self.positions is None else self.positions.outputs(y, weights, places)
+
     def rows(self, x: Float[Array, "*B Q D"], shared: KeyValues, context: Context):
         (query,) = self._heads(x, self.w_query, biases=self.b_query, active=context.active)
+        places = context.places(query.shape[-2], shared.key.shape[-2])
 
-        def look(query, shared, mask):
-            weights = jax.nn.softmax(attention_scores(query, shared.key, mask), axis=-1)
-            return attend(self.weights_dropout(weights, context.deterministic), shared.value), weights
+        def look(query, shared, mask, bias):
+            query, relative = self._placed(query, places)
+            biases = [] if bias is None else [bias]
+            biases += [] if relative is None else [relative.of_pairs()]
+            weights = self.weights(attention_scores(query, shared.key, mask, sum(biases) if biases else None))
+            dropped = self.weights_dropout(weights, context.deterministic)
+            return self._weighted(dropped, shared.value, places), weights
 
-        y, weights = if_any(context.active, look, query, shared, context.attention_mask())
+        y, weights = if_any(context.active, look, query, shared, context.attention_mask(), context.bias)
         return self._output(y, context.active), weights if context.capture else None
 
     def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
-        return 4 * keys * d_model**2, 4 * queries * d_model * (d_model + keys // sentences)
+        rows = 4 * queries * d_model * (d_model + keys // sentences)
+        return 4 * keys * d_model**2, rows + self._position_flops(d_model, queries, keys // sentences)
+
+    def _position_flops(self, d_model: int, queries: Count, keys: Count) -> Count:
+        return 0 if self.positions is None else self.positions.flops(d_model, queries, keys)

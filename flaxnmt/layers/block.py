@@ -83,7 +83,7 @@ class Block(nn.Module):
           ([*B, Q, D], the longer cache).
         """
         h = self._before(x)
-        cache = write(cache, self.sublayer.keys(h, context))
+        cache = write(cache, self.sublayer.keys(h, context.of_new_rows()))
         y, _ = self.sublayer.rows(h, cache, context)
         return self._after(x, y, context), cache
 

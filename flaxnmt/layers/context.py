@@ -9,6 +9,28 @@ from flax import struct
 from flaxnmt.typing import Array, Bool, Float, Int, PyTree
 
 
+def positions_of(shape: tuple[int, ...]) -> Int[Array, "1 length"]:
+    """0, 1, 2, ... for the last dimension of a [*B, length] array."""
+    return jnp.arange(shape[-1], dtype=jnp.int32)[None]
+
+
+@struct.dataclass
+class Places:
+    """Where queries and keys stand in their sequences.
+
+    Attributes:
+      query: index of each query.
+      key: index of each key.
+      span: distances are below it, in either direction.
+      consecutive: as in `Context`.
+    """
+
+    query: Int[Array, "*#B Q"]
+    key: Int[Array, "*#B L"]
+    span: int = struct.field(pytree_node=False)
+    consecutive: bool = struct.field(pytree_node=False, default=False)
+
+
 @struct.dataclass
 class Context:
     """Facts about queries and keys, the same for all layers of a stack.
@@ -16,8 +38,13 @@ class Context:
     Attributes:
       query_mask: [*B, Q], False at padding; None where there is none.
       key_mask: [*B, L], False at padding; None where there is none.
-      query_positions: [B or 1, Q], index of each query in its sequence.
-      key_positions: [B or 1, L], index of each key.
+      query_positions: [*B or 1, Q], index of each query in its sequence; None for 0, 1, 2, ...
+      key_positions: [*B or 1, L], index of each key.
+      consecutive: both are the same run of consecutive numbers wherever there is no padding, so that distances need no
+        look-up.
+      span: distances of keys from queries are below it, in either direction; the number of keys if None.
+      bias: added to the scores of an attention; of the same width as its keys, which words of a document in one line
+        are not.
       visible: [*B, Q, L], True where a query may look at a key, beside what the other fields say.
       causal: a query looks only at keys whose position is not above its own.
       active: [*B, Q] in `rows` or [*B, L] in `keys`, True where a result is wanted; None where all are. Elsewhere a
@@ -31,13 +58,16 @@ class Context:
 
     query_mask: Bool[Array, "*B Q"] | None = None
     key_mask: Bool[Array, "*B L"] | None = None
-    query_positions: Int[Array, "#B Q"] | None = None
-    key_positions: Int[Array, "#B L"] | None = None
+    query_positions: Int[Array, "*#B Q"] | None = None
+    key_positions: Int[Array, "*#B L"] | None = None
     visible: Bool[Array, "*B Q L"] | None = None
+    bias: Float[Array, "*#B #H #Q L"] | None = None
     active: Bool[Array, "*B R"] | None = None
     key_gate: Float[Array, "*B L"] | None = None
     gate_noise: Float[Array, ""] | None = None
     causal: bool = struct.field(pytree_node=False, default=False)
+    consecutive: bool = struct.field(pytree_node=False, default=False)
+    span: int | None = struct.field(pytree_node=False, default=None)
     deterministic: bool = struct.field(pytree_node=False, default=True)
     skip: bool = struct.field(pytree_node=False, default=False)
     capture: bool = struct.field(pytree_node=False, default=False)
@@ -53,8 +83,24 @@ class Context:
             masks.append(self.key_positions[..., None, None, :] <= self.query_positions[..., None, :, None])
         return functools.reduce(jnp.logical_and, masks) if masks else None
 
+    def places(self, queries: int, keys: int) -> Places:
+        """Where that many queries and keys stand."""
+        query, key = (
+            positions_of((count,)) if given is None else given
+            for given, count in ((self.query_positions, queries), (self.key_positions, keys))
+        )
+        unsaid = self.query_positions is None and self.key_positions is None
+        return Places(query, key, self.span or keys, self.consecutive or unsaid)
+
+    def of_new_rows(self) -> "Context":
+        """For the keys of the rows of a step of decoding, which join those of the steps before."""
+        return self.replace(key_positions=self.query_positions, visible=None, bias=None)
+
     def of_documents(self, batch: int) -> "Context":
-        """What holds of each row and key, with those of a document in one line: [B, -1] in place of [B, N, M]."""
+        """What holds of each row and key, with those of a document in one line: [B, -1] in place of [B, N, M].
+
+        What is said of pairs of them, `visible` and `bias`, is of sentences and left out.
+        """
 
         def flat(rows):
             return None if rows is None else rows.reshape(batch, -1)
@@ -62,6 +108,8 @@ class Context:
         return Context(
             query_mask=flat(self.query_mask),
             key_mask=flat(self.key_mask),
+            query_positions=flat(self.query_positions),
+            key_positions=flat(self.key_positions),
             active=flat(self.active),
             key_gate=flat(self.key_gate),
             deterministic=self.deterministic,
@@ -144,8 +192,3 @@ def packed_positions(packed: Int[Array, "B L"]) -> Int[Array, "B L"]:
     places = positions_of(packed.shape)
     opens = jnp.diff(packed, axis=-1, prepend=-1) != 0
     return places - jax.lax.cummax(jnp.where(opens, places, 0), axis=packed.ndim - 1)
-
-
-def positions_of(shape: tuple[int, ...]) -> Int[Array, "1 length"]:
-    """0, 1, 2, ... for the last dimension of a [*B, length] array."""
-    return jnp.arange(shape[-1], dtype=jnp.int32)[None]

@@ -19,6 +19,12 @@ def sinusoids(positions: Int[Array, "..."], d_model: int) -> Float[Array, "... D
     return pairs.reshape(*angles.shape[:-1], -1)[..., :d_model]
 
 
+def word_positions(mask: Bool[Array, "B *N M"]) -> Int[Array, "B *N M"]:
+    """The index of each word in its document, from zero; padding has the index of the word before it."""
+    count = jnp.cumsum(mask.reshape(len(mask), -1), axis=-1, dtype=jnp.int32).reshape(mask.shape)
+    return jnp.maximum(count - 1, 0)
+
+
 def document_positions(
     mask: Bool[Array, "B N M"], paragraphs: Int[Array, "B N"], count: Literal["sequence", "unit"] = "sequence"
 ) -> Int[Array, "B N M 3"]:
@@ -33,15 +39,15 @@ def document_positions(
       paragraphs: of each sentence, rising from zero.
       count: from where.
     """
-    batch, sentences, words = mask.shape
+    _, sentences, words = mask.shape
     sentence = jnp.arange(sentences, dtype=jnp.int32)
     if count == "sequence":
-        word = jnp.cumsum(mask.reshape(batch, -1), axis=-1, dtype=jnp.int32).reshape(mask.shape)
+        word = word_positions(mask)
     else:
-        word = jnp.cumsum(mask, axis=-1, dtype=jnp.int32)
+        word = word_positions(mask.reshape(-1, words)).reshape(mask.shape)
         opens = jnp.diff(paragraphs, axis=-1, prepend=-1) != 0
         sentence = sentence - jax.lax.cummax(jnp.where(opens, sentence, 0), axis=1)
-    levels = (jnp.maximum(word - 1, 0), sentence[..., None], paragraphs[..., None].astype(jnp.int32))
+    levels = (word, sentence[..., None], paragraphs[..., None].astype(jnp.int32))
     return jnp.stack([jnp.broadcast_to(level, mask.shape) for level in levels], axis=-1)
 
 

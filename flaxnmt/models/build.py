@@ -13,7 +13,10 @@ from flaxnmt.attention.context import ContextAttention, ContextHeads
 from flaxnmt.attention.document import DocumentAttention
 from flaxnmt.attention.hierarchical import HierarchicalAttention
 from flaxnmt.attention.multihead import MultiHeadAttention
+from flaxnmt.attention.relative import AttentionPositions, ShawPositions, TransformerXLPositions
+from flaxnmt.attention.rotary import RotaryPositions
 from flaxnmt.attention.source2token import MeanPooling, MultiDimensionalSource2Token, Source2Token
+from flaxnmt.attention.weights import Weights, argmax_weights, softmax_weights, threshold_weights
 from flaxnmt.encoders.combine import GatedSum, Sum, WeightedSum
 from flaxnmt.encoders.convs2s import RESIDUAL_SCALE, GatedConvolution
 from flaxnmt.encoders.fnet import FourierMixing
@@ -29,6 +32,7 @@ from flaxnmt.layers.positions import (
     MultiLevelPositions,
     SinusoidalPositions,
     document_positions,
+    word_positions,
 )
 from flaxnmt.layers.stack import Stack
 from flaxnmt.layers.sublayer import SubLayer
@@ -90,33 +94,66 @@ def sentence_encoder(config: ModelConfig, kind: SentenceEncoder) -> nn.Module:
     return kinds[kind](config.d_model, dtype=config.dtype, parent=None)
 
 
-def attention(config: ModelConfig, kind: AttentionKind, heads: int) -> SubLayer:
-    """An attention of one of the kinds of `DocumentConfig`; `context` is the block over encodings alone."""
+def attention_positions(config: ModelConfig, heads: int) -> AttentionPositions | None:
+    """What distances change in the attention of rows over themselves."""
+    common = {"dtype": config.dtype, "parent": None}
+    kinds = {
+        "shaw": lambda: ShawPositions(
+            config.d_model // heads, config.relative_clip, config.relative_values, **common
+        ),
+        "transformer_xl": lambda: TransformerXLPositions(config.d_model, heads, **common),
+        "rotary": lambda: RotaryPositions(parent=None),
+    }
+    return kinds[config.positions]() if config.positions in kinds else None
+
+
+def attention_weights(config: ModelConfig) -> Weights:
+    """How attention makes weights of scores."""
+    return {
+        "soft": softmax_weights,
+        "threshold": partial(threshold_weights, threshold=config.attention_threshold),
+        "argmax": argmax_weights,
+    }[config.attention_weights]
+
+
+def attention(config: ModelConfig, kind: AttentionKind, heads: int, own: bool = True) -> SubLayer:
+    """An attention of one of the kinds of `DocumentConfig`; `context` is the block over encodings alone.
+
+    Args:
+      config: of the model.
+      kind: of its attention.
+      heads: of it.
+      own: whether it is of rows over themselves, between which there are distances.
+    """
     sizes = (config.d_model, heads)
     plain = {
         "dropout": config.dropout if config.attention_dropout is None else config.attention_dropout,
         "biases": config.biases,
         "dtype": config.dtype,
+        "weights": attention_weights(config),
         "parent": None,
     }
+    placed = plain | {"positions": attention_positions(config, heads) if own else None}
     if kind in ("sentence", "document"):
         kinds = {"sentence": MultiHeadAttention, "document": DocumentAttention}
-        return kinds[kind](*sizes, **plain)
+        return kinds[kind](*sizes, **placed)
     document = config.document
-    common = plain | {"sentence_encoder": sentence_encoder(config, document.sentence_encoder)}
+    encoding = {"sentence_encoder": sentence_encoder(config, document.sentence_encoder)}
 
-    selecting = common | {
+    selecting = {
         "t": document.t,
         "always_keep_own": document.always_keep_own,
         "dispatched": document.dispatched,
+        **placed,
+        **encoding,
     }
 
     def context(heads: int) -> SubLayer:
-        return ContextAttention(config.d_model, heads, **common)
+        return ContextAttention(config.d_model, heads, **plain, **encoding)
 
     makers = {
         "context": lambda: context(heads),
-        "heads": lambda: ContextHeads(*sizes, context=context(document.context_heads), **plain),
+        "heads": lambda: ContextHeads(*sizes, context=context(document.context_heads), **placed),
         "conditional": lambda: ConditionalAttention(
             *sizes,
             **selecting,
@@ -194,7 +231,7 @@ def decoder_layer(config: Seq2SeqConfig) -> DecoderLayer:
     context = config.is_document and document.decoder_context
     return DecoderLayer(
         block(config, levels, attention(config, "sentence", heads)),
-        block(config, levels, attention(config, cross, heads)),
+        block(config, levels, attention(config, cross, heads, own=False)),
         feed_forward(config, levels, config.decoder.feed_forward),
         context=block(config, levels, attention(config, "context", heads)) if context else None,
         parent=None,
@@ -255,20 +292,19 @@ def causal_decoder(config: DecoderOnlyConfig) -> Encoder:
 
 
 def positions(config: ModelConfig, roll: int = 0) -> nn.Module | None:
-    """Encodings of one counter."""
+    """Encodings of one counter, to be added to embeddings."""
     kinds = {
         "sinusoidal": lambda: SinusoidalPositions(config.d_model, roll=roll, parent=None),
         "learned": lambda: LearnedPositions(
             config.d_model, config.max_positions, dtype=config.dtype, parent=None
         ),
-        "none": lambda: None,
     }
-    return kinds[config.positions]()
+    return kinds[config.positions]() if config.positions in kinds else None
 
 
 def source_positions(config: EncodingConfig) -> nn.Module | None:
     """Encodings of what `source_ids` counts."""
-    if not config.is_document or config.positions == "none":
+    if not config.is_document or positions(config) is None:
         return positions(config)
     step = config.d_model // len(LEVELS) * config.document.roll_levels
     levels = [positions(config, roll=step * LEVELS.index(level)) for level in config.document.levels]
@@ -280,6 +316,11 @@ def marking_levels(config: EncodingConfig) -> tuple[int, ...]:
     if not config.is_document or config.document.cross == "sentence":
         return ()
     return tuple(i for i, level in enumerate(config.document.levels) if level != "word")
+
+
+def attention_ids(config: EncodingConfig, mask: Bool[Array, "*B M"]) -> Int[Array, "..."]:
+    """Position ids of the words of the source where attention asks for them, counted over the whole document."""
+    return word_positions(mask) if config.is_document else positions_of(mask.shape)
 
 
 def source_ids(

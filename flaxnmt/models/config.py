@@ -123,9 +123,21 @@ class ModelConfig:
     d_model: int = 512
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     norm: Literal["pre", "post"] = "pre"
-    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    positions: Literal["sinusoidal", "learned", "none", "shaw", "transformer_xl", "rotary"] = "sinusoidal"
+    """Encodings added to embeddings (sinusoidal, learned), or distances of words in self-attention: `shaw` (Shaw et al.
+    2018), `transformer_xl` (Dai et al. 2019), `rotary` (Su et al. 2021). These count the words of a document from its
+    beginning, and know of no other level."""
     max_positions: int = 512
     """Rows of learned position tables."""
+    relative_clip: int = 16
+    """Distance from which on words are equally far (shaw)."""
+    relative_values: bool = True
+    """Distances add to values, as to keys (shaw)."""
+    attention_weights: Literal["soft", "threshold", "argmax"] = "soft"
+    """Weights of all attention: of a softmax, 1 for each score above --model.attention-threshold, or 1 for the largest."""
+    attention_threshold: float = 0.0
+    """What a score, q k / sqrt(head size) with what positions add, has to exceed; a word that no score lets look at
+    anything gets zeros (threshold)."""
     activation: Literal["relu", "gelu"] = "relu"
     """Inside feed-forward networks."""
     biases: bool = False

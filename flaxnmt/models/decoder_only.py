@@ -143,8 +143,6 @@ class DecoderOnly(nn.Module):
         context = Context(
             query_mask=mask,
             key_mask=mask,
-            query_positions=places,
-            key_positions=places,
             visible=visible,
             gate_noise=gate_noise,
             deterministic=deterministic,
@@ -228,6 +226,7 @@ class DecoderOnly(nn.Module):
         context = Context(
             query_positions=jnp.broadcast_to(own, tokens.shape),
             key_positions=keys,
+            span=width + slots.shape[-1] // beams,
             visible=visible,
             skip=skip,
         )

@@ -72,9 +72,13 @@ class EncoderOnly(nn.Module):
           budget: of each example, as its place in `config.budgets`; the largest if None.
         """
         mask = tokens != PAD
+        words = build.attention_ids(self.config, mask)
         context = Context(
             query_mask=mask,
             key_mask=mask,
+            query_positions=words,
+            key_positions=words,
+            consecutive=not self.config.is_document,
             visible=None if packed is None else packed[:, :, None] == packed[:, None, :],
             gate_noise=gate_noise,
             deterministic=deterministic,
@@ -107,7 +111,15 @@ class EncoderOnly(nn.Module):
         """Embeddings of every token before the first layer and after each (of a single encoder)."""
         mask = tokens != PAD
         x = self._embed(tokens, segments, self._positions(mask, None, None))
-        return self.encoder.outputs(x, Context(query_mask=mask, key_mask=mask))
+        words = build.attention_ids(self.config, mask)
+        context = Context(
+            query_mask=mask,
+            key_mask=mask,
+            query_positions=words,
+            key_positions=words,
+            consecutive=not self.config.is_document,
+        )
+        return self.encoder.outputs(x, context)
 
     def logits(self, hidden: Float[Array, "..."], deterministic: bool = True) -> Float[Array, "..."]:
         """What the head says of encoder output [*B, L, D], float32: [*B, C] of classes; else [*B, L, V or C or 2]."""

@@ -106,9 +106,14 @@ class Seq2Seq(nn.Module):
         mask = source != PAD
         if not self.config.document.sentence_ends:
             mask &= source != EOS
+        words = build.attention_ids(self.config, mask)
         context = Context(
             query_mask=mask,
             key_mask=mask,
+            query_positions=words,
+            key_positions=words,
+            # Where ends of sentences are padding, and boundaries put them inside of a sentence, there are gaps.
+            consecutive=self.config.document.sentence_ends or not self.config.is_document,
             gate_noise=gate_noise,
             deterministic=deterministic,
             skip=skip,
@@ -147,7 +152,7 @@ class Seq2Seq(nn.Module):
             skip=skip,
             capture=capture,
         )
-        own = both.replace(query_positions=positions, key_positions=positions, causal=True)
+        own = both.replace(query_positions=positions, key_positions=positions, causal=True, consecutive=True)
         x = self.target_embedding(shift_right(target), positions, deterministic, encoded.marks)
         return self.decoder(x, encoded.memory, own, both.replace(key_mask=encoded.mask))
 
@@ -243,7 +248,14 @@ class Seq2Seq(nn.Module):
         batch = mask.shape[:1] if mask.ndim == 2 else (len(mask), rows // len(mask))
         ancestors = extend_ancestors(cache.per_beam, position)
         visible = visible_slots(ancestors, position)
-        target = Context(visible=visible.reshape(*batch, *visible.shape[1:]), skip=skip)
+        length = ancestors.shape[-1]
+        target = Context(
+            visible=visible.reshape(*batch, *visible.shape[1:]),
+            query_positions=jnp.full((1, beams), position),
+            key_positions=jnp.arange(length * beams)[None] // beams,
+            span=length,
+            skip=skip,
+        )
 
         def write(cached: KeyValues, new: KeyValues) -> KeyValues:
             put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=position * beams, axis=-2)

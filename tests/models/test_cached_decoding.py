@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from small_models import VOCAB, float32, random_ids, random_params, small_model
 
+from flaxnmt.models.config import BudgetConfig
 from flaxnmt.models.seq2seq import BOS
 
 BEAMS, LENGTH = 2, 6
@@ -42,19 +43,34 @@ def stepped_logits(model, params, room=LENGTH):
         ("pre", "learned", "target", True),
         ("post", "sinusoidal", "none", True),
         ("post", "none", "target", False),
+        ("pre", "shaw", "all", False),
+        ("pre", "transformer_xl", "all", True),
+        ("post", "rotary", "target", False),
     ],
 )
 def test_steps_over_a_cache_equal_the_full_forward_pass(norm, positions, tie, scan):
     vocabularies = (VOCAB, VOCAB) if tie == "all" else (VOCAB + 3, VOCAB)
-    model = small_model(*vocabularies, norm=norm, positions=positions, tie=tie, scan=scan)
+    # Clipped within the length of the hypotheses.
+    options = {"norm": norm, "positions": positions, "tie": tie, "scan": scan, "relative_clip": 2}
+    model = small_model(*vocabularies, **options)
     params = {"params": float32(random_params(model))}
     logits = stepped_logits(model, params)
     assert logits.dtype == jnp.float32
     np.testing.assert_allclose(logits, full_logits(model, params), atol=5e-5)
 
 
-def test_room_that_is_not_used_changes_nothing():
-    model = small_model()
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", ["shaw", "transformer_xl", "rotary"])
+def test_distances_behind_gates_are_those_of_the_full_pass(positions):
+    """Steps leave out what gates decide against, the full pass multiplies it by 0."""
+    model = small_model(positions=positions, relative_clip=2, budget=BudgetConfig((1.0, 0.5), (1.0, 0.5), 2))
+    params = {"params": float32(random_params(model))}
+    np.testing.assert_allclose(stepped_logits(model, params), full_logits(model, params), atol=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", pytest.param("transformer_xl", marks=pytest.mark.slow)])
+def test_room_that_is_not_used_changes_nothing(positions):
+    model = small_model(positions=positions)
     params = {"params": float32(random_params(model))}
     np.testing.assert_allclose(stepped_logits(model, params, room=11), full_logits(model, params), atol=5e-5)
 

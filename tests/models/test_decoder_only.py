@@ -21,6 +21,9 @@ VARIANTS = {
     "window": {"window": 3},
     "bidirectional": {"prefix": "bidirectional"},
     "scanned": {"scan": True, "prefix": "bidirectional", "window": 4},
+    "rotary": {"positions": "rotary"},
+    "shaw": {"positions": "shaw", "relative_clip": 3},
+    "transformer_xl": {"positions": "transformer_xl", "prefix": "bidirectional"},
 }
 
 

@@ -20,7 +20,7 @@ from flaxnmt.models.config import (
 )
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.models.seq2seq import Seq2Seq
-from flaxnmt.run import make_model
+from flaxnmt.run import check_model, make_model
 from flaxnmt.sharding import is_boxed, unbox
 
 
@@ -29,11 +29,14 @@ def count(config, source_vocab, target_vocab):
     return sum(leaf.size for leaf in jax.tree.leaves(unbox(parameter_shapes(model))))
 
 
-def formula(layers, d, f, tables, pre_norm, positions=0):
-    """Four D x D matrices an attention; two matrices and two biases a feed-forward; scale and bias a norm."""
-    attention, feed_forward, norm = 4 * d * d, 2 * d * f + f + d, 2 * d
-    encoder = layers * (attention + feed_forward + 2 * norm)
-    decoder = layers * (2 * attention + feed_forward + 3 * norm)
+def formula(layers, d, f, tables, pre_norm, positions=0, attention=0):
+    """Four D x D matrices an attention; two matrices and two biases a feed-forward; scale and bias a norm.
+
+    `attention` is what self-attention has beyond that.
+    """
+    own, feed_forward, norm = 4 * d * d, 2 * d * f + f + d, 2 * d
+    encoder = layers * (own + attention + feed_forward + 2 * norm)
+    decoder = layers * (2 * own + attention + feed_forward + 3 * norm)
     return tables * d + encoder + decoder + 2 * norm * pre_norm + positions * d
 
 
@@ -53,6 +56,12 @@ def test_presets_have_as_many_parameters_as_the_formula_says(name):
         ({"tie": "none"}, 24000, {"pre_norm": True}),
         ({"positions": "learned"}, 8000, {"pre_norm": True, "positions": 2 * 512}),
         ({"positions": "none", "scan": True}, 8000, {"pre_norm": True}),
+        ({"positions": "rotary"}, 8000, {"pre_norm": True}),
+        # Each of 8 self-attentions has two tables of 2 * 16 + 1 vectors of a head, 32 wide.
+        ({"positions": "shaw"}, 8000, {"pre_norm": True, "attention": 2 * 33 * 32}),
+        ({"positions": "shaw", "relative_values": False}, 8000, {"pre_norm": True, "attention": 33 * 32}),
+        # A projection of sinusoids, and u and v.
+        ({"positions": "transformer_xl"}, 8000, {"pre_norm": True, "attention": 128 * 128 + 2 * 128}),
     ],
 )
 def test_variants_have_as_many_parameters_as_the_formula_says(changes, rows, options):
@@ -72,12 +81,20 @@ def test_base_and_big_differ_from_the_paper_by_the_stated_share(name, millions, 
 
 
 @pytest.mark.parametrize(
-    "norm, source, target, vocab", [("pre", 64, 64, 512), ("post", 96, 32, 512), ("pre", 32, 128, 1024)]
+    "norm, source, target, vocab, positions",
+    [
+        ("pre", 64, 64, 512, "sinusoidal"),
+        ("post", 96, 32, 512, "sinusoidal"),
+        ("pre", 32, 128, 1024, "sinusoidal"),
+        ("pre", 32, 64, 512, "shaw"),
+        ("pre", 32, 64, 512, "transformer_xl"),
+    ],
 )
-def test_flops_are_those_that_xla_counts(norm, source, target, vocab):
+def test_flops_are_those_that_xla_counts(norm, source, target, vocab, positions):
     config = Seq2SeqConfig(
         d_model=256,
         norm=norm,
+        positions=positions,
         encoder=EncoderConfig(2, MultiHead(4), 1024),
         decoder=DecoderConfig(3, MultiHead(4), 512),
     )
@@ -85,6 +102,9 @@ def test_flops_are_those_that_xla_counts(norm, source, target, vocab):
     params = unbox(parameter_shapes(model))
     ids = [jax.ShapeDtypeStruct((rows, length), jnp.int32) for length in (source, target)]
     counted = jax.jit(model.apply).lower({"params": params}, *ids).cost_analysis()["flops"]
+    if positions == "transformer_xl":
+        # Projections of sinusoids are made once for all rows, and are not counted.
+        counted -= sum(layers * (4 * n - 2) * 256**2 for layers, n in ((2, source), (3, target)))
     assert abs(forward_flops(config, vocab, (rows, source), (rows, target)) / counted - 1) < 0.05
 
 
@@ -108,6 +128,11 @@ def test_golden_parameter_tree_of_every_other_part(golden):
     golden("parameters_scanned_learned_untied.txt", describe(model))
 
 
+@pytest.mark.parametrize("positions", ["shaw", "transformer_xl", "rotary"])
+def test_golden_parameter_trees_of_distances(positions, golden):
+    golden(f"parameters_{positions}.txt", describe(small_model(positions=positions)))
+
+
 def test_parameters_of_every_kind_of_document_attention(golden):
     kinds = ("sentence", "context", "heads", "conditional", "hierarchical")
     document = DocumentConfig(layers=kinds, decoder_context=True, merge="multi_dimensional")
@@ -126,3 +151,34 @@ def test_a_rate_of_dropout_that_is_none_is_refused_in_one_line(field, rate):
         ConfigError, match=rf"--model\.{field} {rate}: a rate of dropout is at least 0 and below 1"
     ):
         make_model(config, vocabularies)
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        (
+            {"positions": "rotary", "d_model": 36},
+            r"turns pairs of features, and heads have 9: change --model\.encoder",
+        ),
+        (
+            {"positions": "shaw", "relative_clip": 0},
+            r"--model\.relative-clip 0: give a distance of at least 1",
+        ),
+        (
+            {"positions": "shaw", "document": DocumentConfig(("document",), cross="document")},
+            "--model.positions sinusoidal or learned",
+        ),
+        (
+            {"positions": "shaw", "document": DocumentConfig(("conditional",), dispatched=True)},
+            "--model.document.dispatched has no hard weights, and no distances that add to values",
+        ),
+        (
+            {"attention_weights": "argmax", "document": DocumentConfig(("conditional",), dispatched=True)},
+            "--model.document.dispatched has no hard weights",
+        ),
+    ],
+)
+def test_positions_and_weights_that_do_not_fit_are_refused_in_one_line(changes, said):
+    with pytest.raises(ConfigError, match=said) as refused:
+        check_model(Config(model=dataclasses.replace(PRESETS["tiny"], **changes)))
+    assert "\n" not in str(refused.value)

@@ -59,6 +59,12 @@ def test_as_many_constraints_as_the_layers_predict(norm, dropout):
         assert constraints(traced(small_model(norm=norm, dropout=dropout))) == predicted(1, 2)
 
 
+@pytest.mark.parametrize("positions", ["shaw", "transformer_xl", "rotary"])
+def test_distances_follow_the_constraints_of_queries_and_keys(positions):
+    with use_mesh(make_mesh(2, 2, 2)):
+        assert constraints(traced(small_model(positions=positions))) == predicted(1, 2)
+
+
 def test_a_scan_has_those_of_one_layer():
     with use_mesh(make_mesh(2, 2, 2)):
         assert constraints(traced(small_model(scan=True))) == predicted(1, 1)
