@@ -200,4 +200,4 @@ def manifest(job: Job, restarts: int) -> dict[str, Any]:
 def manifest_text(job: Job, restarts: int) -> str:
     """The JobSet as a file; lists of numbers stand in one line."""
     text = json.dumps(manifest(job, restarts), indent=2)
-    return re.sub(r"\[[\d,\s]+\]", lambda found: re.sub(r"\s+", " ", found.group()), text) + "\n"
+    return re.sub(r"\[[\d,\s]+\]", lambda numbers: f"[{' '.join(numbers.group()[1:-1].split())}]", text) + "\n"
