@@ -4,11 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
+from flaxnmt.checks import check_model
 from flaxnmt.config import Config
 from flaxnmt.config_io import differences
 from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.errors import ConfigError, RunError, UserError
-from flaxnmt.run import CHECKPOINTS, RECORD, TOKENIZER, check_model, read_config
+from flaxnmt.run import CHECKPOINTS, RECORD, TOKENIZER, read_config
 
 MAY_CHANGE = (
     "training.max_steps",
@@ -32,7 +33,7 @@ MAY_CHANGE = (
 )
 """Fields that may differ from those of the run that is continued: none of them touches what was learned.
 
-The cosine schedule ends with the last step, so that there max_steps may not.
+Schedules that fall to their end do so with the last step, so that there max_steps may not.
 """
 
 
@@ -53,7 +54,7 @@ def check(config: Config, directory: Path) -> None:
     if not has_checkpoint(directory):
         return
     may_change = set(MAY_CHANGE)
-    if config.optimizer.schedule == "cosine":
+    if config.optimizer.schedule in ("cosine", "linear"):
         may_change.remove("training.max_steps")
     changed = [
         line for line in differences(read_config(directory), config) if line.split(":")[0] not in may_change

@@ -2,11 +2,8 @@
 
 import itertools
 import logging
-import math
-import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
@@ -14,17 +11,18 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from experiments.corpora import Corpora
-from experiments.evaluate import Evaluator
+from experiments.history import History, brief
+from experiments.interval import Interval
+from experiments.tasks.task import Evaluator, Task
 from flaxnmt.config import Config
 from flaxnmt.errors import RunError
-from flaxnmt.models.flops import forward_flops
 from flaxnmt.run import PARAMETERS
 from flaxnmt.sharding import owned_rows, put_batch
 from flaxnmt.training.checkpoints import Checkpoints
 from flaxnmt.training.export import read_parameters, write_parameters
-from flaxnmt.training.meters import CompilationCounter, Stopwatch, peak_memory, rates
+from flaxnmt.training.meters import CompilationCounter, peak_memory
 from flaxnmt.training.metrics import MetricsWriter
+from flaxnmt.training.phases import Phases, goodput
 from flaxnmt.training.preemption import PREEMPTED, Preemption
 from flaxnmt.training.progress import Progress
 from flaxnmt.training.state import TrainState
@@ -36,54 +34,6 @@ log = logging.getLogger(__name__)
 # Read back this many updates late, a number is there already and nobody waits for it.
 LAG = 2
 
-SCORES = {"bleu": "BLEU", "chrf": "chrF"}
-
-
-@dataclass
-class History:
-    """What a run remembers beside its state; saved with every checkpoint."""
-
-    seconds: float = 0.0
-    best: float | None = None
-    best_step: int = 0
-    evaluations_since_best: int = 0
-    best_loss: float = math.inf
-    evaluated: int | None = None
-
-    def note(self, score: float, loss: float, step: int, larger_is_better: bool) -> bool:
-        """Takes in a development score; whether it is the best so far, by the loss among equal scores."""
-        none = self.best is None or math.isnan(self.best)
-        better = none or (score > self.best if larger_is_better else score < self.best)
-        # A score of 0.00, or 100, says little: the loss chooses the parameters then, but ends no patience.
-        chosen = better or (score == self.best and loss < self.best_loss)
-        self.evaluated = step
-        self.evaluations_since_best = 0 if better else self.evaluations_since_best + 1
-        if chosen:
-            self.best, self.best_loss, self.best_step = score, loss, step
-        return chosen
-
-    def describe(self, metric: str) -> str:
-        """The best score and its step; nothing before the first evaluation."""
-        name = SCORES.get(metric, metric)
-        return "" if self.best is None else f"{name} {self.best:.4g} at step {self.best_step}"
-
-
-@dataclass
-class Interval:
-    """Updates since the last row of metrics; device numbers are left where they are."""
-
-    metrics: list[dict] = field(default_factory=list)
-    tokens: int = 0
-    slots: int = 0
-    flops: int = 0
-
-    def add(self, metrics: dict, batches: list[dict], flops: int) -> None:
-        self.metrics.append(metrics)
-        self.flops += flops
-        sides = [batch[side] for batch in batches for side in ("source", "target")]
-        self.tokens += sum(int(np.count_nonzero(ids)) for ids in sides)
-        self.slots += sum(ids.size for ids in sides)
-
 
 class Loop:
     """One run from wherever it stands to its end.
@@ -91,28 +41,30 @@ class Loop:
     Attributes:
       config: the resolved configuration.
       directory: the run directory.
-      corpora: see `experiments.corpora`.
+      task: what is learned.
       step: the compiled update.
       evaluator: development and test scores.
       checkpoints: where to continue from.
       mesh: devices.
       peak: FLOP/s of the matrix product of all devices.
+      phases: where the time of the run goes.
     """
 
     def __init__(
         self,
         config: Config,
         directory: Path,
-        corpora: Corpora,
+        task: Task,
         step: CompiledStep,
         evaluator: Evaluator,
         checkpoints: Checkpoints,
         mesh: Mesh,
         peak: float,
+        phases: Phases,
     ):
-        self.config, self.directory, self.corpora = config, directory, corpora
+        self.config, self.directory, self.task = config, directory, task
         self.step, self.evaluator, self.checkpoints = step, evaluator, checkpoints
-        self.mesh, self.peak = mesh, peak
+        self.mesh, self.peak, self.phases = mesh, peak, phases
         self.larger_is_better = config.training.metric != "loss"
         self._whole = jax.jit(lambda tree: tree, out_shardings=evaluator.whole)
         self.scored: tuple[int | None, float | None] = (None, None)
@@ -120,9 +72,8 @@ class Loop:
     def run(self, state: TrainState, history: History) -> int:
         """Trains until a limit is reached or a save is asked for; the exit code of the process."""
         start = int(state.step)
-        self.started = time.monotonic() - history.seconds
-        budget = self.config.training.max_minutes
-        left = None if budget is None else max(budget * 60 - history.seconds, 0.0)
+        seconds, budget = self.phases.total(), self.config.training.max_minutes
+        left = None if budget is None else max(budget * 60 - seconds, 0.0)
         self.total = self._last_step()
         with (
             MetricsWriter(
@@ -130,18 +81,23 @@ class Loop:
             ) as self.metrics,
             Progress(self.total, start, left, show=jax.process_index() == 0) as self.progress,
         ):
-            self.metrics.event(start, "started", seconds=history.seconds)
-            with CompilationCounter() as self.compilations, Preemption() as preemption:
+            self.metrics.event(start, "started", seconds=seconds)
+            with (
+                CompilationCounter() as self.compilations,
+                Preemption() as preemption,
+                self.phases.within("step"),
+            ):
                 state, step, preempted = self._train(state, start, history, preemption)
             if preempted:
                 self._save(state, step, history, wait=True)
                 self.metrics.event(step, "preempted")
                 self.progress.say(f"asked to stop: saved at step {step}; the same command continues")
                 return PREEMPTED
-            if history.evaluated != step:
-                self._evaluate(state, step, history)
-            self._save(state, step, history, wait=True)
-            self._finish(state, step, history)
+            with self.phases.within("evaluate"):
+                if history.evaluated != step:
+                    self._evaluate(state, step, history)
+                self._save(state, step, history, wait=True)
+                self._finish(state, step, history)
         return 0
 
     def _train(
@@ -150,12 +106,15 @@ class Loop:
         """State and step where the updates end, and whether that is because a save is asked for."""
         training, step = self.config.training, start
         batches = self._batches(start * training.accumulate)
-        watch, interval = Stopwatch(), Interval()
+        interval = Interval()
+        self.phases.lap()
         late: deque = deque()
         preempted, done = False, self._finished(step, history)
         while not (done or preempted):
-            local = list(itertools.islice(batches, training.accumulate))
-            state, metrics = self.step(state, [put_batch(batch, self.mesh) for batch in local])
+            with self.phases.within("data"):
+                local = list(itertools.islice(batches, training.accumulate))
+                placed = [put_batch(batch, self.mesh) for batch in local]
+            state, metrics = self.step(state, placed)
             step += 1
             interval.add(metrics, local, 3 * sum(self._flops(batch) for batch in local))
             late.append(metrics["bad_in_a_row"])
@@ -167,9 +126,11 @@ class Loop:
             save = evaluate or bool(training.checkpoint_every and step % training.checkpoint_every == 0)
             if step % training.log_every == 0 or save or preempted:
                 # A checkpoint ends a row, so that no row holds updates of two processes.
-                self._show(self.metrics.write_later(step, *self._row(interval, watch.lap())))
+                self._show(
+                    self.metrics.write_later(step, *interval.row(self.phases.lap(), self.peak, self._known()))
+                )
                 interval = Interval()
-            with watch.pause():
+            with self.phases.within("evaluate"):
                 if evaluate:
                     self._evaluate(state, step, history)
                     done = done or self._finished(step, history)
@@ -182,19 +143,15 @@ class Loop:
         return state, step, preempted
 
     def _batches(self, start: int) -> Iterator[dict]:
-        return self.corpora.train.iterate(start, rows=lambda rows: owned_rows(rows, self.mesh))
+        return self.task.train.iterate(start, rows=lambda rows: owned_rows(rows, self.mesh))
 
     def _last_step(self) -> int | None:
         training = self.config.training
         by_epochs = None
         if training.max_epochs is not None:
-            by_epochs = -(-training.max_epochs * len(self.corpora.train) // training.accumulate)
+            by_epochs = -(-training.max_epochs * len(self.task.train) // training.accumulate)
         limits = [limit for limit in (training.max_steps, by_epochs) if limit is not None]
         return min(limits, default=None)
-
-    def _seconds(self) -> float:
-        """Wall seconds of the run so far, those of earlier processes up to their last checkpoint included."""
-        return time.monotonic() - self.started
 
     def _finished(self, step: int, history: History) -> bool:
         training = self.config.training
@@ -206,39 +163,26 @@ class Loop:
             return False
         if jax.process_count() > 1 and step % training.log_every:
             return False
-        over = self._seconds() >= training.max_minutes * 60
+        over = self.phases.total() >= training.max_minutes * 60
         if jax.process_count() > 1:
             # Clocks differ, and all processes must leave after the same update; asked seldom, since it waits.
             over = bool(multihost_utils.broadcast_one_to_all(np.asarray(over)))
         return over
 
     def _flops(self, batch: dict) -> int:
-        vocab = self.corpora.vocabularies.target.vocab_size
-        shapes = batch["source"].shape, batch["target"].shape
-        return jax.process_count() * forward_flops(self.config.model, vocab, *shapes)
+        return jax.process_count() * self.task.flops(batch)
 
-    def _row(self, interval: Interval, seconds: float):
-        """Values and the function that turns them, once they are there, into a row of metrics."""
-        known = {
+    def _known(self) -> dict:
+        """What a row says beside the device's numbers."""
+        return {
             "compilations": self.compilations.total,
             "compilations_after_warmup": len(self.compilations.late),
-            "minutes": self._seconds() / 60,
+            "minutes": self.phases.total() / 60,
+            "phases": self._phases(),
         }
 
-        def derive(values: dict) -> dict:
-            steps = values["metrics"]
-            tokens = sum(step["tokens"] for step in steps)
-            means = {
-                name: sum(step[name] * step["tokens"] for step in steps) / max(tokens, 1)
-                for name in steps[0] if name not in ("tokens", "learning_rate", "bad_steps", "bad_in_a_row")
-            }  # fmt: skip
-            last = {name: steps[-1][name] for name in ("learning_rate", "bad_steps")}
-            speed = rates(
-                seconds, len(steps), tokens, interval.tokens, interval.slots, interval.flops, self.peak
-            )
-            return means | last | speed | known
-
-        return {"metrics": interval.metrics}, "train", derive
+    def _phases(self) -> dict[str, float]:
+        return {phase: round(seconds, 3) for phase, seconds in self.phases.seconds().items()}
 
     def _show(self, rows: list[dict]) -> None:
         for row in rows:
@@ -254,9 +198,9 @@ class Loop:
             )
 
     def _evaluate(self, state: TrainState, step: int, history: History) -> None:
-        began = time.monotonic()
+        before = self.phases.total()
         row, outputs = self.evaluator(self._evaluated(state))
-        row["seconds"] = time.monotonic() - began
+        row["seconds"] = self.phases.total() - before
         metric = row[self.config.training.metric]
         score = metric["score"] if isinstance(metric, dict) else metric
         best = history.note(score, row["loss"], step, self.larger_is_better)
@@ -273,7 +217,7 @@ class Loop:
 
     def _warm(self, state: TrainState, updates: int) -> None:
         # Every training shape occurs within an epoch, and an evaluation and a save have met theirs by then.
-        if updates * self.config.training.accumulate >= len(self.corpora.train):
+        if updates * self.config.training.accumulate >= len(self.task.train):
             jax.block_until_ready(self._whole(self._evaluated(state)))
             self.compilations.warm()
 
@@ -284,12 +228,12 @@ class Loop:
         rest = {"opt_state": state.opt_state, "ema": state.ema, "bad": state.bad, "step": state.step}
         # Before the checkpoint is there, so that a run that is killed and continues from it misses no row.
         self._show(self.metrics.flush())
-        history.seconds = self._seconds()
+        history.phases = self.phases.seconds()
         progress = vars(history) | {"step": step}
         scored, score = self.scored
-        self.checkpoints.save(
-            step, state.params, rest, progress, metric=score if scored == step else None, wait=wait
-        )
+        metric = score if scored == step else None
+        with self.phases.within("save"):
+            self.checkpoints.save(step, state.params, rest, progress, metric, wait)
 
     def _finish(self, state: TrainState, step: int, history: History) -> None:
         """Averages, exports, scores the test set, and writes the last rows."""
@@ -310,20 +254,25 @@ class Loop:
                 step, "test", row | {"set": f"dev, mean of steps {' '.join(map(str, sorted(steps)))}"}
             )
             self.progress.say(f"mean of {len(steps)} checkpoints · dev {brief(row)}")
-        if self.corpora.test is not None:
-            scores, outputs = self.evaluator.scores(
-                self._exported(state) if params is None else params, self.corpora.test
-            )
+        if self.config.data.test:
+            scores, outputs = self.evaluator.test(self._exported(state) if params is None else params)
             self.metrics.write(step, "test", scores)
             if jax.process_index() == 0:
                 (self.directory / "test.txt").write_text(
                     "".join(f"{line}\n" for line in outputs), encoding="utf-8"
                 )
-            self.progress.say(f"test {brief(scores)} ({scores['bleu']['signature']})")
-        minutes, best = self._seconds() / 60, history.best_step
-        self.metrics.event(step, "finished", minutes=minutes, best_step=best, peak_memory=peak_memory())
+            self.progress.say(f"test {brief(scores, signatures=True)}")
+        minutes, spent = self.phases.total() / 60, self._phases()
+        known = {
+            "minutes": minutes,
+            "goodput": goodput(spent),
+            "phases": spent,
+            "best_step": history.best_step,
+        }
+        self.metrics.event(step, "finished", **known, peak_memory=peak_memory())
         self.progress.say(
-            f"finished: {step} updates, {minutes:.1f} minutes, best {history.describe(training.metric)}"
+            f"finished: {step} updates, {minutes:.1f} minutes ({goodput(spent):.0%} of them in updates), "
+            f"best {history.describe(training.metric)}"
         )
 
     def _export(self, params: Params) -> None:
@@ -339,11 +288,3 @@ class Loop:
         return jax.tree.map(
             lambda old, new: jax.device_put(new.astype(old.dtype), old.sharding), state.params, found
         )
-
-
-def brief(row: dict) -> str:
-    """The scores of a row in a few words."""
-    perplexity = [f"perplexity {row['perplexity']:.3f}"] if "perplexity" in row else []
-    return " · ".join(
-        perplexity + [f"{name} {row[key]['score']:.2f}" for key, name in SCORES.items() if key in row]
-    )

@@ -3,13 +3,14 @@
 import logging
 import platform
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
 from jax.sharding import Mesh
 
 import flaxnmt
-from experiments.corpora import Corpora
+from experiments.tasks.task import Task
 from flaxnmt.config import Config
 from flaxnmt.training.state import TrainState
 
@@ -17,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def record(
-    mesh: Mesh, state: TrainState, corpora: Corpora, peak: float, argv: list[str], frozen: list[str]
+    mesh: Mesh, state: TrainState, task: Task, peak: float, argv: list[str], frozen: list[str]
 ) -> dict:
     """What `run.json` says of a run."""
     device = jax.devices()[0]
@@ -25,13 +26,13 @@ def record(
         "command": " ".join(["python -m experiments.train", *argv]),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.params)),
         "frozen": frozen,
-        "training_pairs": corpora.train.pairs,
-        "training_corpus": corpora.corpus.checksum(),
-        "skipped_lines": corpora.train.skipped.too_long + corpora.train.skipped.empty,
-        "batches_per_epoch": len(corpora.train),
-        "shapes": str(corpora.train.plan),
-        "tokenizer": corpora.vocabularies.hash,
-        "vocabulary": [corpora.vocabularies.source.vocab_size, corpora.vocabularies.target.vocab_size],
+        "training_pairs": task.train.pairs,
+        "training_corpus": task.corpus.checksum(),
+        "skipped_lines": task.train.skipped.too_long + task.train.skipped.empty,
+        "batches_per_epoch": len(task.train),
+        "shapes": str(task.train.plan),
+        "tokenizer": task.vocabularies.hash,
+        "vocabulary": [task.vocabularies.source.vocab_size, task.vocabularies.target.vocab_size],
         "devices": f"{jax.device_count()} x {device.device_kind}",
         "processes": jax.process_count(),
         "mesh": dict(mesh.shape),
@@ -41,21 +42,19 @@ def record(
     }
 
 
-def announce(
-    config: Config, directory: Path, mesh: Mesh, state: TrainState, corpora: Corpora, best: str
-) -> None:
+def announce(config: Config, directory: Path, mesh: Mesh, state: TrainState, task: Task, best: str) -> None:
     """Says what is about to be trained, on what, and from where; `best` is the score to beat, if there is one."""
-    train = corpora.train
+    train = task.train
     shapes = ", ".join(f"{bucket.rows} x {bucket.sizes}" for bucket in train.plan.buckets)
-    sizes = "(sentences, words)" if config.model.is_document else "(source, target)"
     log.info(
-        "data: %s pairs in %s batches an epoch of rows x %s %s", f"{train.pairs:,}", len(train), sizes, shapes
-    )
+        "data: %s %s in %s batches an epoch of rows x %s %s",
+        f"{train.pairs:,}", task.examples, len(train), task.sizes, shapes,
+    )  # fmt: skip
     if train.skipped.too_long or train.skipped.empty:
         log.info("left out: %s", train.skipped)
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     sizes = dict.fromkeys(
-        f"{side.vocab_size:,}" for side in (corpora.vocabularies.source, corpora.vocabularies.target)
+        f"{side.vocab_size:,}" for side in (task.vocabularies.source, task.vocabularies.target)
     )
     log.info(
         "model: %s parameters, vocabulary %s (%s)",
@@ -83,4 +82,6 @@ def versions() -> dict[str, str]:
         "sacrebleu",
         "numpy",
     )
-    return {"flaxnmt": flaxnmt.__version__} | {name: version(name) for name in names}
+    # The TPU runtime is there on TPUs only.
+    runtime = {name: version(name) for name in ("libtpu",) if find_spec(name) is not None}
+    return {"flaxnmt": flaxnmt.__version__} | {name: version(name) for name in names} | runtime

@@ -31,12 +31,11 @@ from experiments import sweeps
 from experiments.data import DATA, with_data
 from experiments.measures import BASELINE, TRANSLATIONS
 from experiments.tables import Table
-from experiments.train import leaving_at_once
 from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.config_io import nearest
 from flaxnmt.errors import ConfigError, RunError
 from flaxnmt.ledger import Ledger, Row
-from flaxnmt.training.preemption import PREEMPTED
+from flaxnmt.training.preemption import PREEMPTED, leaving_at_once
 
 log = logging.getLogger("experiments.sweep")
 

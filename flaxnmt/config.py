@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flaxnmt.models.config import Seq2SeqConfig
+from flaxnmt.models.config import Architecture
 
 Boundaries = Literal["true", "jittered", "fixed"]
 
@@ -46,7 +46,8 @@ class DataConfig:
     """In plain text a single blank line ends a paragraph, and two end the document."""
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     max_length: int = 128
-    """Tokens on either side, end symbol included; longer pairs are skipped and counted in training."""
+    """Tokens on either side, end symbol included; longer pairs are skipped and counted in training. Of a model of texts:
+    tokens of each sequence."""
     max_sentences: int = 16
     """Sentences of a document that a model of documents sees together; longer documents are cut."""
     overlap: int = 2
@@ -80,14 +81,14 @@ class OptimizerConfig:
     eps: float = 1e-9
     weight_decay: float = 0.0
     clip_norm: float | None = None
-    schedule: Literal["noam", "inverse_sqrt", "cosine", "constant"] = "noam"
+    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "noam"
     learning_rate: float = 1e-3
-    """Peak rate of inverse_sqrt, cosine and constant."""
+    """Peak rate of all but noam."""
     factor: float = 1.0
     """Factor of noam: factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
     warmup_steps: int = 4000
     final_fraction: float = 0.0
-    """Where cosine ends, as a share of the peak."""
+    """Where cosine and linear end, as a share of the peak."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class TrainingConfig:
     evaluate_translations: int | None = None
     """Development lines that are translated at an evaluation, in whole documents (all if None); the loss always
     uses all."""
-    metric: Literal["bleu", "chrf", "loss"] = "bleu"
+    metric: Literal["bleu", "chrf", "loss", "accuracy", "matthews", "f1", "exact_match"] = "bleu"
     """What best means, for early stopping and for the best checkpoints."""
     patience: int | None = None
     """Evaluations without improvement before the run stops."""
@@ -182,7 +183,7 @@ class MeshConfig:
 class Config:
     """A whole experiment."""
 
-    model: Seq2SeqConfig
+    model: Architecture
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)

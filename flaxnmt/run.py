@@ -9,18 +9,22 @@ checkpoints/      what training continues from
 parameters.npz    what inference uses
 dev.txt, test.txt translations of the last evaluation and of the test set
 report.md, curves.png
+profile/          traces, where they were asked for
 """
 
 import json
+import math
 import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from flaxnmt import looking
+from flaxnmt.checks import check_model
 from flaxnmt.config import Config
 from flaxnmt.config_io import from_dict, to_dict
 from flaxnmt.data.boundaries import Boundaries
@@ -28,18 +32,22 @@ from flaxnmt.data.concatenation import Breaks
 from flaxnmt.data.documents import Document
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError, RunError
-from flaxnmt.models import build
+from flaxnmt.language.reader import Guess, Reader
+from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig
+from flaxnmt.models.decoder_only import DecoderOnly
+from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.metrics import read_metrics
 from flaxnmt.translation.concatenation import ConcatenationTranslator
 from flaxnmt.translation.documents import DocumentTranslator
+from flaxnmt.translation.lines import Text
 from flaxnmt.translation.search import Hypothesis, Score
 from flaxnmt.translation.translator import Translator
 from flaxnmt.typing import Params
 
 CONFIG, RECORD, TOKENIZER, PARAMETERS = "config.json", "run.json", "tokenizer", "parameters.npz"
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, PROFILE = "checkpoints", "profile"
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -71,99 +79,25 @@ def read_config(directory: Path) -> Config:
         raise RunError(f"{path}: not a whole configuration ({error}); restore it or train again") from None
 
 
-def make_model(config: Config, vocabularies: Vocabularies) -> Seq2Seq:
+def make_model(config: Config, vocabularies: Vocabularies) -> Seq2Seq | EncoderOnly | DecoderOnly:
     """The module that a configuration describes, for these vocabularies.
 
     Raises:
       ConfigError: as `check_model`, or if vocabularies differ and embeddings are tied.
     """
     check_model(config)
-    if config.model.tie == "all" and not vocabularies.shared:
+    model, source = config.model, vocabularies.source.vocab_size
+    if isinstance(model, EncoderOnlyConfig):
+        return EncoderOnly(model, source)
+    if isinstance(model, DecoderOnlyConfig):
+        if not vocabularies.shared:
+            raise ConfigError("a model without an encoder has one vocabulary: give a shared tokenizer")
+        return DecoderOnly(model, source)
+    if model.tie == "all" and not vocabularies.shared:
         raise ConfigError(
             "--model.tie all needs one vocabulary: give --model.tie target, or a shared tokenizer"
         )
-    return Seq2Seq(config.model, vocabularies.source.vocab_size, vocabularies.target.vocab_size)
-
-
-def check_model(config: Config) -> None:
-    """Refuses what no vocabulary makes a model of.
-
-    Raises:
-      ConfigError: if the heads of an attention do not divide the model dimension, a rate of dropout is none, or
-        the branches of an encoder or the parts of a model of documents do not fit together.
-    """
-    model = config.model
-    heads = {
-        "encoder.attention.heads": model.encoder.attention.heads,
-        "decoder.attention.heads": model.decoder.attention.heads,
-    }
-    if model.is_document:
-        heads["document.context-heads"] = model.document.context_heads
-    for name, count in heads.items():
-        if count < 1 or model.d_model % count:
-            raise ConfigError(f"{count} heads do not divide d_model {model.d_model}: change --model.{name}")
-    for name in ("dropout", "attention_dropout", "hidden_dropout"):
-        rate = getattr(model, name)
-        if rate is not None and not 0 <= rate < 1:
-            raise ConfigError(f"--model.{name} {rate}: a rate of dropout is at least 0 and below 1")
-    kinds = {kind for branch in model.encoder_branches for kind in branch}
-    if "convs2s" in kinds and (model.encoder.convolution < 1 or model.encoder.convolution % 2 == 0):
-        raise ConfigError(
-            f"--model.encoder.convolution {model.encoder.convolution}: the kernel has a row in its middle, give an odd "
-            "width"
-        )
-    vectors = model.encoder.expansion.vectors
-    if "static_expansion" in kinds and (not vectors or min(vectors) < 1):
-        raise ConfigError(
-            f"--model.encoder.expansion.vectors {' '.join(map(str, vectors))}: each layer has at least 1 vector"
-        )
-    previous = config.data.previous
-    if previous < 0 or (config.data.previous_target and not previous):
-        raise ConfigError(
-            f"--data.previous {previous}: give the number of previous sentences, at least 1 with --data.previous-target"
-        )
-    if model.is_document:
-        _check_document(config)
-    elif config.data.boundaries != "true":
-        raise ConfigError(
-            f"--data.boundaries {config.data.boundaries} cuts documents, and this is a model of sentences: give "
-            "--model.document.layers, or leave it out"
-        )
-    if model.budgets:
-        # Gates that do not fit say so when layers are made.
-        build.encoders(model)
-        build.decoder(model)
-
-
-def _check_document(config: Config) -> None:
-    """Refuses models of documents that cannot be built, or that would not be what was asked for."""
-    model, kinds = config.model, config.model.document.layers
-    if kinds and model.encoder.branches:
-        raise ConfigError(
-            "--model.document.layers and --model.encoder.branches both name the layers of the encoder: name those of "
-            "documents in the branches, too, such as attention:4+conditional:2"
-        )
-    if not model.encoder.branches and len(kinds) not in (1, model.encoder.layers):
-        raise ConfigError(
-            f"--model.document.layers names {len(kinds)} layers and --model.encoder.layers is "
-            f"{model.encoder.layers}: name each of them, or one kind for all"
-        )
-    if model.document.t < 1:
-        raise ConfigError(f"--model.document.t {model.document.t}: a word selects at least 1 sentence")
-    if not model.document.levels:
-        raise ConfigError("--model.document.levels is empty: name one, or give --model.positions none")
-    if model.document.cross == "document" and (
-        model.positions == "none" or set(model.document.levels) <= {"word"}
-    ):
-        raise ConfigError(
-            "--model.document.cross document tells the decoder by its position which sentence to write: give "
-            "--model.document.levels with sentence, and positions"
-        )
-    if config.data.previous:
-        raise ConfigError(
-            "--data.previous belongs to models of sentences and --model.document.layers makes one of documents: "
-            "leave one of them out"
-        )
+    return Seq2Seq(model, source, vocabularies.target.vocab_size)
 
 
 def load_vocabularies(directory: Path, config: Config) -> Vocabularies:
@@ -232,6 +166,36 @@ class Run:
     def translator(self) -> Translator:
         """Parameters on the default device and the compiled functions."""
         return make_translator(self.config, self.model, jax.device_put(self.params), self.vocabularies)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """Of an encoder alone: parameters on the default device and the compiled functions."""
+        if not isinstance(self.config.model, EncoderOnlyConfig):
+            raise ConfigError(f"{self.directory} is no encoder alone: its model has no masks to fill")
+        return Reader(self.model, jax.device_put(self.params), self.vocabularies.source)
+
+    def fill_mask(self, texts: list[str], top: int = 5) -> list[list[list[Guess]]]:
+        """The likeliest pieces for each [MASK] of each text (`flaxnmt.language.reader`)."""
+        return self.reader.fill_mask(texts, top)
+
+    def embed(self, texts: list[str], pool: str = "mean") -> np.ndarray:
+        """A vector a text, [texts, D], of an encoder alone."""
+        return self.reader.embed(texts, pool)
+
+    def complete(self, texts: list[str], max_length: int = 64, **options) -> list[str]:
+        """Texts that begin as given, of a model of texts; options as in `hypotheses`, such as `sampling`.
+
+        max_length: most tokens, those given included.
+        """
+        nothing = Text.unbroken([""] * len(texts))
+        found = self.translator.outputs(nothing, texts, max_length=max_length, **options)
+        return [outputs[0].text for outputs in found]
+
+    def perplexity(self, texts: list[str]) -> float:
+        """Perplexity a token of texts, each by itself, under a model of texts; the end of a text is a token."""
+        scores = self.score([""] * len(texts), texts)
+        count = sum(len(score.tokens) for score in scores)
+        return math.exp(-sum(score.log_prob for score in scores) / count)
 
     def translate(self, lines: list[str], **options) -> list[str]:
         """The best translation of each line (options: `Translator.hypotheses`)."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import tyro
 
-from experiments import sweep, train
+from experiments import sweep
+from experiments.arguments import parse
 from flaxnmt import cli
 from tpu import plan
 
@@ -39,7 +40,7 @@ def test_commands_are_understood(command):
     elif arguments[:2] == ["-m", "tpu.plan"]:
         assert plan.parse(arguments[2:]).slice
     elif program == "python":
-        parsed = train.parse(arguments[2:])
+        parsed = parse(arguments[2:])
         data = parsed.resolved().data
         assert parsed.run and data.train and data.dev
     else:

@@ -222,7 +222,7 @@ def plan(arguments: Arguments) -> int:
     if arguments.slices < 1:
         raise ConfigError(f"--slices {arguments.slices}: at least 1")
     prepare_environment()
-    from flaxnmt.run import check_model
+    from flaxnmt.checks import check_model
 
     check_model(config)
     tried = meshes(slice_, arguments.slices) if arguments.sweep_mesh else [config.mesh]

@@ -130,10 +130,10 @@ def train_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int
     import jax.numpy as jnp
     from jax.sharding import NamedSharding
 
-    from experiments.train import budget_loss, example_inputs
+    from flaxnmt.models.inputs import example_inputs
     from flaxnmt.models.seq2seq import Seq2Seq
     from flaxnmt.sharding import Rules
-    from flaxnmt.training.objective import translation_objective
+    from flaxnmt.training.objective import make_objective
     from flaxnmt.training.optimizers import make_optimizer
     from flaxnmt.training.schedules import make_schedule
     from flaxnmt.training.state import state_shardings
@@ -144,10 +144,10 @@ def train_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int
     schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     chunk = training.loss_chunk if mesh.size == 1 else None
-    objective = translation_objective(model, training.label_smoothing, chunk, budget_loss(training))
+    objective = make_objective(model, training, chunk)
 
     def init(key):
-        return model.init(key, *example_inputs(config))
+        return model.init(key, *example_inputs(config.model, config.data.rows_multiple))
 
     shapes, shardings = state_shardings(init, optimizer, training.ema is not None, mesh)
     step = TrainStep(objective, optimizer, schedule, training.seed, training.ema)
@@ -171,14 +171,18 @@ def beam_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int]
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from experiments.train import example_inputs
+    from flaxnmt.models.inputs import example_inputs
     from flaxnmt.models.seq2seq import Seq2Seq
     from flaxnmt.sharding import Rules, tree_shardings, unbox
 
     vocabulary, beams = config.data.tokenizer.vocab_size, config.decoding.beam_size
     model = Seq2Seq(config.model, vocabulary, vocabulary)
     source, target = shape
-    boxed = jax.eval_shape(lambda: model.init(jax.random.key(0), *example_inputs(config))["params"])
+    boxed = jax.eval_shape(
+        lambda: model.init(jax.random.key(0), *example_inputs(config.model, config.data.rows_multiple))[
+            "params"
+        ]
+    )
 
     def placed(leaf, sharding):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

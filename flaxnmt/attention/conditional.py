@@ -123,7 +123,7 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
         self, x: Float[Array, "B L D"], shared: Any, selection: Selection, context: Context
     ) -> Float[Array, "B L D"]:
         """Eq. 7 and the output projection, for any selection and shared keys with `key`, `value` and `mask`."""
-        (query,) = self._heads(x, self.w_query, active=context.active)
+        (query,) = self._heads(x, self.w_query, biases=self.b_query, active=context.active)
         dispatched = self._dispatches(shared.mask.shape[1])
         attention = conditional_attention if dispatched else conditional_attention_dense
         inputs = (query, shared.key, shared.value, shared.mask, selection)

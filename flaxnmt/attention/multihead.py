@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from flaxnmt.attention.dot_product import attend, attention_scores
 from flaxnmt.layers.active import if_any, on_active
@@ -17,7 +18,7 @@ from flaxnmt.typing import Array, Bool, Count, Float
 
 
 class MultiHeadAttention(SubLayer):
-    """softmax(Q K^T / sqrt(K)) V over H heads of size D / H, and the output projection, without biases.
+    """softmax(Q K^T / sqrt(K)) V over H heads of size D / H, and the output projection.
 
     As a module by itself: `MultiHeadAttention(d_model=512, heads=8)(x, memory, Context(key_mask=mask))`.
 
@@ -25,6 +26,7 @@ class MultiHeadAttention(SubLayer):
       d_model: D.
       heads: H; divides D.
       dropout: rate on the attention weights.
+      biases: add one in each projection.
       dtype: of the computation; parameters and softmax are float32.
     """
 
@@ -33,6 +35,7 @@ class MultiHeadAttention(SubLayer):
     d_model: int
     heads: int
     dropout: float = 0.0
+    biases: bool = False
     dtype: Any = jnp.float32
 
     def setup(self):
@@ -45,17 +48,31 @@ class MultiHeadAttention(SubLayer):
         self.w_key = self.param("key", inward, shape)
         self.w_value = self.param("value", inward, shape)
         self.w_out = self.param("out", outward, shape[1:] + shape[:1])
+        self.b_query = self.b_keys = self.b_out = ()
+        if self.biases:
+            zeros = partitioned(nn.initializers.zeros, "heads", "kv")
+            self.b_query = (self.param("query_bias", zeros, shape[1:]),)
+            self.b_keys = tuple(self.param(f"{name}_bias", zeros, shape[1:]) for name in ("key", "value"))
+            zeros = partitioned(nn.initializers.zeros, "activation")
+            self.b_out = (self.param("out_bias", zeros, shape[:1]),)
         self.weights_dropout = Dropout(self.dropout)
 
     def _heads(
         self,
         x: Float[Array, "*B L D"],
         *kernels: Float[Array, "D H K"],
+        biases: tuple[Float[Array, "H K"], ...] = (),
         active: Bool[Array, "*B L"] | None = None,
     ) -> tuple[Float[Array, "*B H L K"], ...]:
         """Projections of x, zeros where a row is not active."""
         matrices = [kernel.astype(self.dtype).reshape(self.d_model, -1) for kernel in kernels]
-        rows = on_active(lambda x: [linear(x, matrix) for matrix in matrices], x.astype(self.dtype), active)
+        added = [bias.astype(self.dtype).ravel() for bias in biases]
+
+        def project(x):
+            rows = [linear(x, matrix) for matrix in matrices]
+            return [y + bias for y, bias in zip(rows, added, strict=True)] if added else rows
+
+        rows = on_active(project, x.astype(self.dtype), active)
         shape = x.shape[:-1] + kernels[0].shape[1:]
         heads = [jnp.swapaxes(y.reshape(shape), -3, -2) for y in rows]
         return tuple(constrain(y, "batch", ..., "heads", "length", "kv") for y in heads)
@@ -67,18 +84,24 @@ class MultiHeadAttention(SubLayer):
         matrix = self.w_out.astype(self.dtype).reshape(-1, self.d_model)
         rows = jnp.swapaxes(heads, -3, -2)
         rows = rows.reshape(*rows.shape[:-2], -1)
-        y = on_active(lambda rows: linear(rows, matrix), rows, active)
+
+        def project(rows):
+            y = linear(rows, matrix)
+            return y + self.b_out[0].astype(self.dtype) if self.b_out else y
+
+        y = on_active(project, rows, active)
         return constrain(y, "batch", ..., "length", "activation")
 
     def keys(self, memory: Float[Array, "*B L D"], context: Context) -> KeyValues:
-        keys = KeyValues(*self._heads(memory, self.w_key, self.w_value, active=context.active))
+        kernels = self.w_key, self.w_value
+        keys = KeyValues(*self._heads(memory, *kernels, biases=self.b_keys, active=context.active))
         if context.key_gate is None:
             return keys
         gate = context.key_gate[..., None, :, None]
         return jax.tree.map(lambda y: y * gate.astype(y.dtype), keys)
 
     def rows(self, x: Float[Array, "*B Q D"], shared: KeyValues, context: Context):
-        (query,) = self._heads(x, self.w_query, active=context.active)
+        (query,) = self._heads(x, self.w_query, biases=self.b_query, active=context.active)
 
         def look(query, shared, mask):
             weights = jax.nn.softmax(attention_scores(query, shared.key, mask), axis=-1)

@@ -118,6 +118,13 @@ def parallel_text(
     return _single(sentences)
 
 
+def text(path: Path, report: Report = refuse) -> Iterator[Document]:
+    """A file of one language, a sentence or paragraph a line; blank lines end documents, of which there may be one."""
+    lines = enumerate(read_lines(path, report), 1)
+    sentences = (None if _blank(line) else Sentence(line, None, number) for number, line in lines)
+    return _group(_split_at_blank_lines(sentences, paragraphs=False))
+
+
 def _document_starts(path: Path, report: Report) -> list[int]:
     """0-based first lines of documents, ascending from 0."""
     starts = [0]

@@ -100,6 +100,23 @@ def read(
     return islice(_some(documents, " and ".join(given), report), limit)
 
 
+def read_texts(*paths: str | Path, report: Report = refuse) -> Iterator[Document]:
+    """Documents of one language, for a language model, of any number of corpora one after the other.
+
+    Each argument is a plain text file, of which each is a document unless blank lines end some, or a corpus that `read`
+    takes alone, whose targets are left out. A slice behind a name means a part of its documents.
+
+    Raises:
+      DataError: as `read`.
+    """
+    for given in map(str, paths):
+        name = without_part(given)
+        kind = name.removesuffix(".gz")
+        alone = name.startswith(("tfds:", "discourse")) or kind.endswith((".jsonl", ".tsv"))
+        documents = _single(name, False, report) if alone else formats.text(locate(name), report)
+        yield from _some(islice(documents, *_part([given])), given, report)
+
+
 def read_source(source: str | Path | BinaryIO | TextIO) -> Iterator[str]:
     """Lines to translate, each as soon as it is there; blank lines are kept, so that lines stay aligned.
 

@@ -1,8 +1,9 @@
 """A tokenised corpus on disk: flat token arrays with offsets, memory-mapped, made once for a run.
 
 A directory holds `source.tokens` and `target.tokens` (all sentences end to end, each closed by eos),
-`source.offsets` and `target.offsets` (int64, one more than there are pairs), `lines` (int32, where a pair
-came from), `starts` (one byte per pair: which of them open a paragraph or a document) and `corpus.json`.
+`source.offsets` and `target.offsets` (int64, one more than there are pairs; no target where there is one language),
+`lines` (int32, where a pair came from), `starts` (one byte per pair: which of them open a paragraph or a document) and
+`corpus.json`.
 """
 
 import json
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 PARAGRAPH, DOCUMENT = 1, 2
 BLOCK = 4096
+SIDES = ("source", "target")
 META = "corpus.json"
 
 Encoder = Callable[[list[str]], list[list[int]]]
@@ -111,7 +113,7 @@ class TokenCorpus:
 
         return cls(
             side("source"),
-            side("target"),
+            side("target") if "target_tokens" in meta else None,
             _map(directory / "lines", np.dtype(np.int32), pairs),
             _map(directory / "starts", np.dtype(np.uint8), pairs),
         )
@@ -122,7 +124,7 @@ class TokenCorpus:
     def checksum(self) -> str:
         """CRC-32 of all token ids and lengths in eight hexadecimal digits, wherever the corpus was made."""
         crc = 0
-        for side in (self.source, self.target):
+        for side in filter(None, (self.source, self.target)):
             for array in (side.tokens, side.offsets):
                 crc = zlib.crc32(np.ascontiguousarray(array), crc)
         return f"{crc:08x}"
@@ -147,7 +149,7 @@ def file_stamp(path: str | os.PathLike) -> dict:
 def tokenize_corpus(
     documents: Iterable[Document],
     encode_source: Encoder,
-    encode_target: Encoder,
+    encode_target: Encoder | None,
     directory: str | os.PathLike,
     *,
     vocab_size: int,
@@ -164,7 +166,8 @@ def tokenize_corpus(
 
     Args:
       encode_source, encode_target: lists of sentences to lists of token ids, without eos; called from
-        several threads at once, so each call should use one (`partial(tokenizer.encode, threads=1)`).
+        several threads at once, so each call should use one (`partial(tokenizer.encode, threads=1)`). Without the
+        second the corpus has sources alone.
       vocab_size: ids are below this; up to 65536 they take two bytes each.
       fingerprint: JSON values that name everything that the tokens depend on, such as the tokenizer's hash
         and the `file_stamp` of each input; one that differs makes the corpus anew.
@@ -190,9 +193,10 @@ def tokenize_corpus(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
-        encoders = (encode_source, encode_target)
-        blocks = _encode(_blocks(documents), encoders, dtype, workers or os.cpu_count() or 1)
-        counts = _write(blocks, partial, directory.name, progress)
+        encoders = tuple(encode for encode in (encode_source, encode_target) if encode is not None)
+        texts = _blocks(documents, with_targets=encode_target is not None)
+        blocks = _encode(texts, encoders, dtype, workers or os.cpu_count() or 1)
+        counts = _write(blocks, partial, SIDES[: len(encoders)], directory.name, progress)
         if not counts["pairs"]:
             raise DataError(f"{directory}: the corpus has no sentence pairs; check the training files")
         meta = {"format": 1, "dtype": dtype.name, **counts, "fingerprint": fingerprint}
@@ -217,22 +221,22 @@ class _Text(NamedTuple):
 
 
 class _Encoded(NamedTuple):
-    source: tuple[np.ndarray, np.ndarray]
-    target: tuple[np.ndarray, np.ndarray]
+    sides: tuple[tuple[np.ndarray, np.ndarray], ...]
     lines: np.ndarray
     starts: np.ndarray
 
 
-def _blocks(documents: Iterable[Document]) -> Iterator[_Text]:
+def _blocks(documents: Iterable[Document], with_targets: bool) -> Iterator[_Text]:
     block = _Text([], [], [], [])
     for document in documents:
         start = DOCUMENT | PARAGRAPH
         for paragraph in document.paragraphs:
             for sentence in paragraph:
-                if sentence.target is None:
+                if with_targets and sentence.target is None:
                     raise DataError(f"line {sentence.line}: a training sentence has no target; give one")
                 block.source.append(sentence.source)
-                block.target.append(sentence.target)
+                if with_targets:
+                    block.target.append(sentence.target)
                 block.lines.append(sentence.line)
                 block.starts.append(start)
                 start = 0
@@ -256,10 +260,8 @@ def _encode(blocks: Iterator[_Text], encoders: tuple, dtype: np.dtype, workers: 
     """Encoded blocks in order, at most two per worker under way."""
 
     def encode(block: _Text) -> _Encoded:
-        source, target = (encode(text) for encode, text in zip(encoders, block[:2], strict=True))
         return _Encoded(
-            _flatten(source, dtype),
-            _flatten(target, dtype),
+            tuple(_flatten(encode(text), dtype) for encode, text in zip(encoders, block)),
             np.array(block.lines, np.int32),
             np.array(block.starts, np.uint8),
         )
@@ -274,17 +276,19 @@ def _encode(blocks: Iterator[_Text], encoders: tuple, dtype: np.dtype, workers: 
             yield waiting.popleft().result()
 
 
-def _write(blocks: Iterator[_Encoded], directory: Path, label: str, progress: bool) -> dict[str, int]:
-    counts = {"pairs": 0, "source_tokens": 0, "target_tokens": 0}
-    names = ("source.tokens", "source.offsets", "target.tokens", "target.offsets", "lines", "starts")
+def _write(
+    blocks: Iterator[_Encoded], directory: Path, sides: tuple[str, ...], label: str, progress: bool
+) -> dict[str, int]:
+    counts = {"pairs": 0} | {f"{side}_tokens": 0 for side in sides}
+    names = [f"{side}.{part}" for side in sides for part in ("tokens", "offsets")] + ["lines", "starts"]
     with ExitStack() as stack:
         files = {name: stack.enter_context(open(directory / name, "wb")) for name in names}
-        for side in ("source", "target"):
+        for side in sides:
             files[f"{side}.offsets"].write(np.zeros(1, np.int64))
         bar = tqdm(desc=f"tokenising {label}", unit=" pairs", unit_scale=True, disable=not progress)
         stack.enter_context(bar)
         for block in blocks:
-            for side, (tokens, offsets) in (("source", block.source), ("target", block.target)):
+            for side, (tokens, offsets) in zip(sides, block.sides, strict=True):
                 files[f"{side}.tokens"].write(tokens)
                 files[f"{side}.offsets"].write(counts[f"{side}_tokens"] + offsets[1:])
                 counts[f"{side}_tokens"] += len(tokens)

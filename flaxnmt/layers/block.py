@@ -71,12 +71,12 @@ class Block(nn.Module):
         y, weights = self.sublayer.rows(h, shared, context)
         return self._after(x, y, context), weights
 
-    def extend(self, x: Float[Array, "*B Q D"], cache: KeyValues, context: Context, write):
+    def extend(self, x: Float[Array, "*B Q D"], cache: KeyValues | None, context: Context, write):
         """One step of decoding: adds the shared part of the new rows to the cache, then looks at what is visible.
 
         Args:
           x: the rows of the new position, one a hypothesis.
-          cache: keys and values of all positions of all hypotheses.
+          cache: keys and values of all positions of all hypotheses; None before the first.
           write: (cache, new) -> cache.
 
         Returns:

@@ -139,6 +139,13 @@ def _is_use(out: PyTree) -> bool:
     return isinstance(out, Use)
 
 
+def packed_positions(packed: Int[Array, "B L"]) -> Int[Array, "B L"]:
+    """0, 1, 2, ... from the beginning of each document, of sequences into which documents are packed by their number."""
+    places = positions_of(packed.shape)
+    opens = jnp.diff(packed, axis=-1, prepend=-1) != 0
+    return places - jax.lax.cummax(jnp.where(opens, places, 0), axis=packed.ndim - 1)
+
+
 def positions_of(shape: tuple[int, ...]) -> Int[Array, "1 length"]:
     """0, 1, 2, ... for the last dimension of a [*B, length] array."""
     return jnp.arange(shape[-1], dtype=jnp.int32)[None]

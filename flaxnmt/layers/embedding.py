@@ -14,22 +14,26 @@ from flaxnmt.typing import Array, Float, Int
 class TokenTable(nn.Module):
     """The V x D table that an input, an output or several of them share (Press & Wolf 2017).
 
-    Drawn from N(0, 1/D), so that an embedding scaled by sqrt(D) and a logit both start with unit variance.
+    Drawn from N(0, 1/D), so that an embedding scaled by sqrt(D) and a logit both start with unit variance; or, where
+    embeddings are not `scaled`, from N(0, 0.02^2) as in BERT (Devlin et al. 2019), whose logits are as small.
     """
 
     vocab_size: int
     d_model: int
+    scaled: bool = True
     dtype: Any = jnp.float32
 
     def setup(self):
-        init = partitioned(nn.initializers.normal(self.d_model**-0.5), "vocab", "embed")
+        deviation = self.d_model**-0.5 if self.scaled else 0.02
+        init = partitioned(nn.initializers.normal(deviation), "vocab", "embed")
         self.table = self.param("table", init, (self.vocab_size, self.d_model))
 
     def embed(self, ids: Int[Array, "*B L"]) -> Float[Array, "*B L D"]:
-        """Rows of the table times sqrt(D)."""
+        """Rows of the table, times sqrt(D) where they are scaled."""
         # Whole rows, since a gather of rows cut over the devices of the batch would replicate its result.
         table = constrain(self.table, "vocab", "activation")
-        return jnp.take(table, ids, axis=0).astype(self.dtype) * self.d_model**0.5
+        rows = jnp.take(table, ids, axis=0).astype(self.dtype)
+        return rows * self.d_model**0.5 if self.scaled else rows
 
     def logits(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
         """x E^T in float32."""
@@ -45,11 +49,13 @@ class Embedding(nn.Module):
       tokens: the table, possibly shared with other embeddings.
       positions: a module from position ids to vectors that broadcast against [*B, L, D], or None.
       dropout: rate on the sum.
+      norm: of the sum, before dropout, or None.
     """
 
     tokens: TokenTable
     positions: nn.Module | None
     dropout: float = 0.0
+    norm: nn.Module | None = None
 
     def setup(self):
         self.sum_dropout = Dropout(self.dropout)
@@ -60,13 +66,18 @@ class Embedding(nn.Module):
         positions: Int[Array, "..."],
         deterministic: bool,
         marks: Float[Array, "*A D"] | None = None,
+        others: Float[Array, "*B L D"] | None = None,
     ) -> Float[Array, "*B L D"]:
-        """`marks` are added to every token of an example [B, D], or of a sentence of it [B, N, D]."""
+        """`marks` are added to every token of an example [B, D], or of a sentence of it [B, N, D]; `others` to each."""
         x = self.tokens.embed(ids)
         if marks is not None:
             between = (1,) * (x.ndim - marks.ndim)
             x = x + marks.reshape(*marks.shape[:-1], *between, marks.shape[-1])
         if self.positions is not None:
             x = x + self.positions(positions).astype(x.dtype)
+        if others is not None:
+            x = x + others
+        if self.norm is not None:
+            x = self.norm(x)
         x = self.sum_dropout(x, deterministic)
         return constrain(x, "batch", ..., "length", "activation")

@@ -1,5 +1,6 @@
 """Position-wise feed-forward network (Vaswani et al. 2017, eq. 2)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,18 +18,20 @@ from flaxnmt.typing import Array, Count, Float
 
 
 class FeedForward(SubLayer):
-    """ReLU(x W_1 + b_1) W_2 + b_2 for each row.
+    """activation(x W_1 + b_1) W_2 + b_2 for each row.
 
     Attributes:
       d_model: D.
       hidden: F, the inner dimension.
-      dropout: rate after the ReLU.
+      dropout: rate after the activation.
+      activation: between the two products.
       dtype: of the computation; parameters are float32.
     """
 
     d_model: int
     hidden: int
     dropout: float = 0.0
+    activation: Callable[[jax.Array], jax.Array] = jax.nn.relu
     dtype: Any = jnp.float32
 
     def setup(self):
@@ -49,7 +52,7 @@ class FeedForward(SubLayer):
         )
 
         def network(x):
-            hidden = jax.nn.relu(linear(x.astype(self.dtype), w_in) + b_in)
+            hidden = self.activation(linear(x.astype(self.dtype), w_in) + b_in)
             hidden = constrain(hidden, "batch", ..., "length", "mlp")
             y = linear(self.hidden_dropout(hidden, context.deterministic), w_out) + b_out
             return constrain(y, "batch", ..., "length", "activation")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import get_args
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -31,16 +32,27 @@ from flaxnmt.layers.positions import (
 )
 from flaxnmt.layers.stack import Stack
 from flaxnmt.layers.sublayer import SubLayer
-from flaxnmt.models.config import AttentionKind, EncoderKind, MixingKind, SentenceEncoder, Seq2SeqConfig
+from flaxnmt.models.config import (
+    AttentionKind,
+    DecoderOnlyConfig,
+    EncoderKind,
+    EncodingConfig,
+    MixingKind,
+    ModelConfig,
+    SentenceEncoder,
+    Seq2SeqConfig,
+)
 from flaxnmt.models.decoder import Decoder, DecoderLayer
 from flaxnmt.models.encoder import Branches, Encoder, EncoderLayer
 from flaxnmt.typing import Array, Bool, Int
 
 LEVELS = ("word", "sentence", "paragraph")
+# The exact GELU, that of BERT.
+ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
 
 
 def block(
-    config: Seq2SeqConfig, levels: tuple[float, ...], *sublayers: SubLayer, **changes
+    config: ModelConfig, levels: tuple[float, ...], *sublayers: SubLayer, **changes
 ) -> Block | GatedBlock:
     """A sub-layer with the model's norm, dropout and skip connection, or what `changes` names in place of them.
 
@@ -57,23 +69,18 @@ def block(
     return GatedBlock(config.d_model, sublayers, hidden, **common)
 
 
-def feed_forward(config: Seq2SeqConfig, levels: tuple[float, ...], hidden: int) -> Block | GatedBlock:
+def feed_forward(config: ModelConfig, levels: tuple[float, ...], hidden: int) -> Block | GatedBlock:
     """A feed-forward network, cut into parts of equal size where it is gated."""
     parts = config.budget.blocks if levels else 1
     if parts < 1 or hidden % parts:
         raise ConfigError(f"--model.budget.blocks {parts} does not divide the feed-forward size {hidden}")
     rate = config.dropout if config.hidden_dropout is None else config.hidden_dropout
-    return block(
-        config,
-        levels,
-        *(
-            FeedForward(config.d_model, hidden // parts, dropout=rate, dtype=config.dtype, parent=None)
-            for _ in range(parts)
-        ),
-    )
+    common = {"dropout": rate, "activation": ACTIVATIONS[config.activation], "dtype": config.dtype}
+    networks = (FeedForward(config.d_model, hidden // parts, **common, parent=None) for _ in range(parts))
+    return block(config, levels, *networks)
 
 
-def sentence_encoder(config: Seq2SeqConfig, kind: SentenceEncoder) -> nn.Module:
+def sentence_encoder(config: ModelConfig, kind: SentenceEncoder) -> nn.Module:
     """A module from the words of sentences [*B, M, D], and their mask, to vectors [*B, D]."""
     kinds = {
         "source2token": Source2Token,
@@ -83,18 +90,19 @@ def sentence_encoder(config: Seq2SeqConfig, kind: SentenceEncoder) -> nn.Module:
     return kinds[kind](config.d_model, dtype=config.dtype, parent=None)
 
 
-def attention(config: Seq2SeqConfig, kind: AttentionKind, heads: int) -> SubLayer:
+def attention(config: ModelConfig, kind: AttentionKind, heads: int) -> SubLayer:
     """An attention of one of the kinds of `DocumentConfig`; `context` is the block over encodings alone."""
-    document = config.document
     sizes = (config.d_model, heads)
     plain = {
         "dropout": config.dropout if config.attention_dropout is None else config.attention_dropout,
+        "biases": config.biases,
         "dtype": config.dtype,
         "parent": None,
     }
     if kind in ("sentence", "document"):
         kinds = {"sentence": MultiHeadAttention, "document": DocumentAttention}
         return kinds[kind](*sizes, **plain)
+    document = config.document
     common = plain | {"sentence_encoder": sentence_encoder(config, document.sentence_encoder)}
 
     selecting = common | {
@@ -125,7 +133,7 @@ def attention(config: Seq2SeqConfig, kind: AttentionKind, heads: int) -> SubLaye
 
 
 def mixing(
-    config: Seq2SeqConfig, kind: MixingKind, levels: tuple[float, ...], vectors: int
+    config: EncodingConfig, kind: MixingKind, levels: tuple[float, ...], vectors: int
 ) -> Block | GatedBlock:
     """What stands in the place of self-attention, with the norms and skips of Hu et al. 2023 (section 3).
 
@@ -158,7 +166,7 @@ def mixing(
     )
 
 
-def encoder_layer(config: Seq2SeqConfig, kind: EncoderKind, vectors: int = 0) -> EncoderLayer:
+def encoder_layer(config: EncodingConfig, kind: EncoderKind, vectors: int = 0) -> EncoderLayer:
     """A layer of this kind; `context` adds a block to attention within the sentence.
 
     Args:
@@ -193,14 +201,14 @@ def decoder_layer(config: Seq2SeqConfig) -> DecoderLayer:
     )
 
 
-def stack(config: Seq2SeqConfig, makers: Sequence[Callable[[], nn.Module]], alike: bool) -> Stack:
+def stack(config: ModelConfig, makers: Sequence[Callable[[], nn.Module]], alike: bool) -> Stack:
     """Layers in turn, scanned where the model asks for it and they are alike."""
     scan = config.scan and alike
     layers = tuple(make() for make in (makers[:1] if scan else makers))
     return Stack(layers, repeats=len(makers), scan=scan, remat=config.remat, parent=None)
 
 
-def encoder(config: Seq2SeqConfig, kinds: Sequence[EncoderKind]) -> Encoder:
+def encoder(config: EncodingConfig, kinds: Sequence[EncoderKind]) -> Encoder:
     """An encoder with layers of these kinds.
 
     As a module by itself, `encoder(Seq2SeqConfig(d_model=256), ["lstm"] * 6)(x, Context(query_mask=mask,
@@ -216,7 +224,7 @@ def encoder(config: Seq2SeqConfig, kinds: Sequence[EncoderKind]) -> Encoder:
     return Encoder(layers_in_turn, config.norm == "pre", dtype=config.dtype, parent=None)
 
 
-def encoders(config: Seq2SeqConfig) -> Encoder | Branches:
+def encoders(config: EncodingConfig) -> Encoder | Branches:
     """All encoders of a model."""
     made = tuple(encoder(config, kinds) for kinds in config.encoder_branches)
     if len(made) == 1:
@@ -231,7 +239,22 @@ def decoder(config: Seq2SeqConfig) -> Decoder:
     return Decoder(layers, config.norm == "pre", dtype=config.dtype, parent=None)
 
 
-def positions(config: Seq2SeqConfig, roll: int = 0) -> nn.Module | None:
+def causal_decoder(config: DecoderOnlyConfig) -> Encoder:
+    """The stack of a model without an encoder: layers of self-attention and feed-forward."""
+    heads, levels = config.decoder.attention.heads, config.budget.decoder
+
+    def layer() -> EncoderLayer:
+        return EncoderLayer(
+            attention=block(config, levels, attention(config, "sentence", heads)),
+            feed_forward=feed_forward(config, levels, config.decoder.feed_forward),
+            parent=None,
+        )
+
+    layers = stack(config, [layer] * config.decoder.layers, alike=True)
+    return Encoder(layers, config.norm == "pre", "decoder", dtype=config.dtype, parent=None)
+
+
+def positions(config: ModelConfig, roll: int = 0) -> nn.Module | None:
     """Encodings of one counter."""
     kinds = {
         "sinusoidal": lambda: SinusoidalPositions(config.d_model, roll=roll, parent=None),
@@ -243,7 +266,7 @@ def positions(config: Seq2SeqConfig, roll: int = 0) -> nn.Module | None:
     return kinds[config.positions]()
 
 
-def source_positions(config: Seq2SeqConfig) -> nn.Module | None:
+def source_positions(config: EncodingConfig) -> nn.Module | None:
     """Encodings of what `source_ids` counts."""
     if not config.is_document or config.positions == "none":
         return positions(config)
@@ -252,7 +275,7 @@ def source_positions(config: Seq2SeqConfig) -> nn.Module | None:
     return MultiLevelPositions(tuple(levels), parent=None)
 
 
-def marking_levels(config: Seq2SeqConfig) -> tuple[int, ...]:
+def marking_levels(config: EncodingConfig) -> tuple[int, ...]:
     """Places of the levels whose encodings tell a decoder that sees all words which sentence it is to write."""
     if not config.is_document or config.document.cross == "sentence":
         return ()
@@ -260,7 +283,7 @@ def marking_levels(config: Seq2SeqConfig) -> tuple[int, ...]:
 
 
 def source_ids(
-    config: Seq2SeqConfig, mask: Bool[Array, "*B M"], paragraphs: Int[Array, "B N"] | None
+    config: EncodingConfig, mask: Bool[Array, "*B M"], paragraphs: Int[Array, "B N"] | None
 ) -> Int[Array, "..."]:
     """Position ids of the source: one counter for sentences, one on each level for documents."""
     if not config.is_document:

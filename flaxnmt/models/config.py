@@ -1,4 +1,4 @@
-"""What a translation model is made of; `flaxnmt.models.build` makes the parts."""
+"""What a model is made of; `flaxnmt.models.build` makes the parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +15,8 @@ MixingKind = Literal["lstm", "convs2s", "fnet", "static_expansion"]
 EncoderKind = AttentionKind | MixingKind
 SentenceEncoder = Literal["source2token", "multi_dimensional", "mean"]
 Level = Literal["word", "sentence", "paragraph"]
+Part = Literal["encoder", "decoder"]
+Head = Literal["masked", "classes", "labels", "spans"]
 
 
 @dataclass(frozen=True)
@@ -115,20 +117,19 @@ class BudgetConfig:
 
 
 @dataclass(frozen=True)
-class Seq2SeqConfig:
-    """Transformer encoder-decoder."""
+class ModelConfig:
+    """What models of every family have in common."""
 
     d_model: int = 512
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    decoder: DecoderConfig = field(default_factory=DecoderConfig)
-    document: DocumentConfig = field(default_factory=DocumentConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     norm: Literal["pre", "post"] = "pre"
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_positions: int = 512
     """Rows of learned position tables."""
-    tie: Literal["all", "target", "none"] = "all"
-    """Embeddings that are one table: source, target and output; target and output; none."""
+    activation: Literal["relu", "gelu"] = "relu"
+    """Inside feed-forward networks."""
+    biases: bool = False
+    """Projections of attention have biases, too; those of feed-forward networks always do."""
     dropout: float = 0.1
     """Rate on embeddings and on the output of every sub-layer."""
     attention_dropout: float | None = None
@@ -150,6 +151,34 @@ class Seq2SeqConfig:
     @property
     def is_document(self) -> bool:
         """Whether sources are documents [B, N, M]."""
+        return False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The stacks of the model."""
+        return "encoder", "decoder"
+
+    @property
+    def budget_levels(self) -> tuple[tuple[float, ...], ...]:
+        """Levels of each of its parts, 1 alone for one without gates; empty for a model without gates."""
+        levels = [getattr(self.budget, part) for part in self.parts]
+        return tuple(part or (1.0,) for part in levels) if any(levels) else ()
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """The budgets of the model, such as (encoder, decoder); their places are its control symbols."""
+        return budget_tuples(self.budget_levels) if self.budget_levels else ()
+
+
+@dataclass(frozen=True)
+class EncodingConfig(ModelConfig):
+    """Models that have an encoder."""
+
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    document: DocumentConfig = field(default_factory=DocumentConfig)
+
+    @property
+    def is_document(self) -> bool:
         kinds = {kind for branch in self.encoder_branches for kind in branch}
         return bool(self.document.layers) or not kinds.isdisjoint(DOCUMENT_KINDS)
 
@@ -162,16 +191,54 @@ class Seq2SeqConfig:
         kinds = self.document.layers or ("sentence",)
         return (kinds * self.encoder.layers if len(kinds) == 1 else kinds,)
 
-    @property
-    def budget_levels(self) -> tuple[tuple[float, ...], ...]:
-        """Levels of encoder and decoder, 1 alone for one without gates; empty for a model without gates."""
-        levels = self.budget.encoder, self.budget.decoder
-        return tuple(part or (1.0,) for part in levels) if any(levels) else ()
+
+@dataclass(frozen=True)
+class Seq2SeqConfig(EncodingConfig):
+    """Transformer encoder-decoder."""
+
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    tie: Literal["all", "target", "none"] = "all"
+    """Embeddings that are one table: source, target and output; target and output; none."""
+
+
+@dataclass(frozen=True)
+class EncoderOnlyConfig(EncodingConfig):
+    """An encoder by itself, such as BERT (Devlin et al. 2019), and what is read off its output."""
+
+    head: Head = "masked"
+    """What it says: the tokens that are masked (`masked`), the class of a text or of a pair of texts (`classes`), the
+    label of each token (`labels`), where an answer begins and ends (`spans`)."""
+    classes: int = 2
+    """Classes or labels to choose from."""
+    segments: int = 2
+    """Texts of a sequence that are told apart by an embedding; 0: none."""
+    embedding_norm: bool = True
+    """Normalise the sum of the embeddings."""
 
     @property
-    def budgets(self) -> tuple[Budget, ...]:
-        """The budgets (encoder, decoder) of the model; their places are its control symbols."""
-        return budget_tuples(self.budget_levels) if self.budget_levels else ()
+    def parts(self) -> tuple[Part, ...]:
+        return ("encoder",)
+
+
+@dataclass(frozen=True)
+class DecoderOnlyConfig(ModelConfig):
+    """A decoder by itself: source, delimiter and target are one sequence (Liu et al. 2018)."""
+
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    """Its layers, which have no attention over a source."""
+    task: Literal["translation", "language"] = "translation"
+    """Targets that follow their sources, or texts."""
+    prefix: Literal["causal", "bidirectional"] = "causal"
+    """Whether a symbol of the source sees the source symbols behind it, too."""
+    window: int | None = None
+    """Symbols that each layer looks back at, its own included; None: all."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return ("decoder",)
+
+
+Architecture = Seq2SeqConfig | EncoderOnlyConfig | DecoderOnlyConfig
 
 
 DOCUMENT_KINDS = tuple(kind for kind in get_args(AttentionKind) if kind != "sentence")

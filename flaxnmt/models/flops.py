@@ -4,12 +4,19 @@ import math
 from collections.abc import Sequence
 
 from flaxnmt.models import build
-from flaxnmt.models.config import EncoderKind, Seq2SeqConfig
+from flaxnmt.models.config import (
+    Architecture,
+    DecoderOnlyConfig,
+    EncoderKind,
+    EncoderOnlyConfig,
+    EncodingConfig,
+    Seq2SeqConfig,
+)
 from flaxnmt.models.encoder import Branches
 
 
 def forward_flops(
-    config: Seq2SeqConfig, target_vocab: int, source: tuple[int, ...], target: tuple[int, ...]
+    config: Architecture, target_vocab: int, source: tuple[int, ...], target: tuple[int, ...]
 ) -> int:
     """FLOPs of the matrix products of a batch, sources [B, S] or [B, N, M], targets [B, T] or [B, N, T].
 
@@ -19,8 +26,27 @@ def forward_flops(
     """
     documents, sentences, words = source[0], math.prod(source[1:-1]), source[-1]
     symbols = target[-1]
+    if isinstance(config, DecoderOnlyConfig):
+        return sequence_flops(config, target_vocab, (documents, words + symbols), symbols)
     logits = 2 * sentences * symbols * config.d_model * target_vocab
     return documents * (logits + sum(side_flops(config, words, symbols, sentences)))
+
+
+def sequence_flops(
+    config: EncoderOnlyConfig | DecoderOnlyConfig, vocab: int, tokens: tuple[int, int], outputs: int
+) -> int:
+    """FLOPs of a batch [B, L] of a model of one stack, with the logits of that many outputs of each sequence."""
+    rows, length = tokens
+    logits = 2 * outputs * config.d_model * vocab
+    if isinstance(config, DecoderOnlyConfig):
+        layer = build.causal_decoder(config).stack.layers[0]
+        body = config.decoder.layers * sum(
+            block.flops(config.d_model, length, length) for _, block in layer.blocks()
+        )
+        return rows * (logits + body)
+    if config.head == "masked":
+        logits += 2 * outputs * config.d_model**2
+    return rows * (logits + sum(encoder_flops(config, kinds, length) for kinds in config.encoder_branches))
 
 
 def side_flops(config: Seq2SeqConfig, words: int, symbols: int, sentences: int = 1) -> tuple[int, int]:
@@ -35,7 +61,9 @@ def side_flops(config: Seq2SeqConfig, words: int, symbols: int, sentences: int =
     return encoder, config.decoder.layers * _work(blocks, config.d_model, sentences, symbols)
 
 
-def encoder_flops(config: Seq2SeqConfig, kinds: Sequence[EncoderKind], words: int, sentences: int = 1) -> int:
+def encoder_flops(
+    config: EncodingConfig, kinds: Sequence[EncoderKind], words: int, sentences: int = 1
+) -> int:
     """FLOPs of an encoder with layers of these kinds on one example."""
     encoder = build.encoder(config, kinds)
     layers = encoder.stack.layers * (encoder.stack.repeats if encoder.stack.scan else 1)

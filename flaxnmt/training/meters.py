@@ -1,11 +1,9 @@
 """Speed: rates of an interval, the machine's matrix-product peak, and compilations."""
 
-import contextlib
 import logging
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -38,31 +36,6 @@ def rates(
         "padding": 1 - tokens / slots,
     }
     return values | ({"mfu": flops / seconds / peak} if flops and peak else {})
-
-
-class Stopwatch:
-    """Seconds of training between two laps, without what is measured as a pause (evaluation, saving)."""
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter):
-        self._clock = clock
-        self._start = clock()
-        self._paused = 0.0
-
-    def lap(self) -> float:
-        """Seconds since the last lap, pauses left out."""
-        now = self._clock()
-        seconds = now - self._start - self._paused
-        self._start, self._paused = now, 0.0
-        return seconds
-
-    @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Time inside is no training."""
-        start = self._clock()
-        try:
-            yield
-        finally:
-            self._paused += self._clock() - start
 
 
 def measure_matmul_peak(dtype=jnp.float32, budget: float = 0.8) -> float:

@@ -1,34 +1,49 @@
-"""The objective of a sequence-to-sequence model."""
+"""The objectives of translation and language models."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
-from flaxnmt.config import BudgetLossConfig
+from flaxnmt.config import BudgetLossConfig, TrainingConfig
+from flaxnmt.data.symbols import ENCODER_SYMBOLS, MASK
+from flaxnmt.data.tokenizers import SPECIALS
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import budget_loss, draw_budgets
 from flaxnmt.gates.control import noise_scale
 from flaxnmt.layers.context import Aux
+from flaxnmt.models.decoder_only import DecoderOnly
+from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.models.seq2seq import PAD, Seq2Seq
 from flaxnmt.training.loss import LossSums, fused_linear_cross_entropy, label_smoothed_cross_entropy
-from flaxnmt.training.step import Objective
-from flaxnmt.typing import Array, Float, Int
+from flaxnmt.training.masking import RATE, choose, corrupt, picked
+from flaxnmt.training.step import Objective, Sums
+from flaxnmt.typing import Array, Bool, Float, Int
 
-SIDES = ("encoder", "decoder")
+Model = Seq2Seq | DecoderOnly | EncoderOnly
 
 
 @dataclass(frozen=True)
 class BudgetLoss:
-    """The budgets of a batch, the noise of its gates and what they cost, for a model with gates.
+    """The budgets of a batch, the noise of its gates and what they cost; nothing for a model without gates.
 
     Attributes:
       model: the module.
       config: weight, normaliser and so on; `noise_steps` is the number of updates over which noise grows.
+
+    Raises:
+      ConfigError: for a model with gates whose noise has no end.
     """
 
-    model: Seq2Seq
+    model: Model
     config: BudgetLossConfig
+
+    def __post_init__(self):
+        if self.model.config.budgets and self.config.noise_steps is None:
+            raise ConfigError(
+                "noise on gates grows without an end: give --training.budget.noise-steps or --max-steps"
+            )
 
     def draw(self, key, rows: int) -> Int[Array, " B"]:
         """A budget for each example, as places in the budgets of the model."""
@@ -38,22 +53,46 @@ class BudgetLoss:
         """Scale of the noise on gates after this many updates."""
         return noise_scale(step, self.config.noise_start, self.config.noise_end, self.config.noise_steps)
 
-    def sums(self, budget: Int[Array, " B"], encoder: Aux, decoder: Aux) -> dict[str, Float[Array, ""]]:
-        """The budget loss (eq. 9), and by how much of their whole the sides differ from their budgets."""
+    def options(self, key, rows: int, update: Int[Array, ""]) -> tuple[Int[Array, " B"] | None, dict]:
+        """(the budget of each example, arguments of every forward pass); without a key nothing is drawn."""
+        if key is None or not self.model.config.budgets:
+            return None, {}
+        return self.draw(jax.random.fold_in(key, 1), rows), {"gate_noise": self.noise(update)}
+
+    def sums(self, budget: Int[Array, " B"], *reports: Aux) -> Sums:
+        """The budget loss (eq. 9), and by how much of their whole the parts of the model differ from their budgets."""
         fractions = jnp.asarray(self.model.config.budgets, jnp.float32)
         options = (self.config.normaliser, self.config.two_sided, self.config.per_sequence)
         loss, rows = 0.0, {}
-        for side, name, aux in zip(range(len(SIDES)), SIDES, (encoder, decoder), strict=True):
+        for place, (name, aux) in enumerate(zip(self.model.config.parts, reports, strict=True)):
             if aux.used is None:
                 continue
-            loss += budget_loss(aux.used, aux.full, fractions[:, side], budget, *options)
-            plan = (fractions[budget, side] * aux.full).sum()
+            loss += budget_loss(aux.used, aux.full, fractions[:, place], budget, *options)
+            plan = (fractions[budget, place] * aux.full).sum()
             rows[f"{name}_over_budget"] = (aux.used.sum() - plan) / jnp.maximum(aux.full.sum(), 1)
         return {"budget_loss": loss} | rows
 
+    def added(self, sums: Sums, budget: Int[Array, " B"] | None, *reports: Aux) -> Sums:
+        """The sums of a batch with the budget loss among them, which weighs as much as its tokens do."""
+        if budget is None:
+            return sums
+        # Sums over batches are divided by their target tokens: a batch counts as many times as it has of them.
+        rows = {name: value * sums["tokens"] for name, value in self.sums(budget, *reports).items()}
+        return sums | rows | {"loss": sums["loss"] + self.config.weight * rows["budget_loss"]}
+
+
+def objective_of(model: Model, loss_sums) -> Objective:
+    """loss_sums(module, batch, key, update) as a function of parameters; a key draws dropout, too."""
+
+    def objective(params, batch, key, update=0):
+        rngs = None if key is None else {"dropout": key}
+        return model.apply({"params": params}, batch, key, update, rngs=rngs, method=loss_sums)
+
+    return objective
+
 
 def translation_objective(
-    model: Seq2Seq,
+    model: Seq2Seq | DecoderOnly,
     smoothing: float,
     chunk: int | None = None,
     budget: BudgetLossConfig = BudgetLossConfig(),
@@ -69,47 +108,105 @@ def translation_objective(
       chunk: most target positions whose logits are in memory at a time, for one device; None keeps the logits
         whole, which is what shards well.
       budget: of a model with gates.
-
-    Raises:
-      ConfigError: for a model with gates whose noise has no end.
     """
-    if model.config.budgets and budget.noise_steps is None:
-        raise ConfigError(
-            "noise on gates grows without an end: give --training.budget.noise-steps or --max-steps"
-        )
-    gated = BudgetLoss(model, budget) if model.config.budgets else None
+    gated = BudgetLoss(model, budget)
 
     def loss_sums(model, batch, key, update):
         deterministic, target = key is None, batch["target"]
-        options, drawn = {}, None
-        if gated is not None and not deterministic:
-            drawn = gated.draw(jax.random.fold_in(key, 1), len(target))
-            options = {"gate_noise": gated.noise(update)}
+        drawn, options = gated.options(key, len(target), update)
         given = {"paragraphs": batch.get("paragraph"), "places": batch.get("places"), "budget": drawn}
         encoded, encoder = model.encode(batch["source"], deterministic, **given, **options)
         hidden, decoder = model.decode(encoded, target, deterministic, **options)
-        loss, nll, tokens = _cross_entropy(model, hidden, target, smoothing, chunk)
-        if drawn is None:
-            return {"loss": loss, "nll": nll, "tokens": tokens}
-        # Sums over batches are divided by their target tokens: a batch counts as many times as it has of them.
-        rows = {name: value * tokens for name, value in gated.sums(drawn, encoder, decoder).items()}
-        loss += budget.weight * rows["budget_loss"]
-        return {"loss": loss, "nll": nll, "tokens": tokens} | rows
+        sums = _cross_entropy(model, hidden, target, target != PAD, smoothing, chunk)
+        reports = (encoder, decoder) if isinstance(model, Seq2Seq) else (decoder,)
+        return gated.added(sums, drawn, *reports)
 
-    def objective(params, batch, key, update=0):
-        rngs = None if key is None else {"dropout": key}
-        return model.apply({"params": params}, batch, key, update, rngs=rngs, method=loss_sums)
-
-    return objective
+    return objective_of(model, loss_sums)
 
 
-def _cross_entropy(model, hidden, target, smoothing: float, chunk: int | None) -> LossSums:
-    mask = target != PAD
+def language_objective(
+    model: DecoderOnly, chunk: int | None = None, budget: BudgetLossConfig = BudgetLossConfig()
+) -> Objective:
+    """Negative log-likelihood of each symbol of a text given those before it; arguments as in translation.
+
+    Symbols are those of `tokens` [B, L], of which the first of a sequence, and of each packed document, is only given.
+    """
+    gated = BudgetLoss(model, budget)
+
+    def loss_sums(model, batch, key, update):
+        tokens, packed = batch["tokens"], batch["packed"]
+        drawn, options = gated.options(key, len(tokens), update)
+        hidden, aux = model.language(tokens, key is None, packed, drawn, **options)
+        follows = jnp.pad(packed[:, 1:] == packed[:, :-1], ((0, 0), (0, 1)))
+        target = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
+        sums = _cross_entropy(model, hidden, target, follows & (target != PAD), 0.0, chunk)
+        return gated.added(sums, drawn, aux)
+
+    return objective_of(model, loss_sums)
+
+
+def masked_objective(
+    model: EncoderOnly, mask: int, words: tuple[int, int], budget: BudgetLossConfig = BudgetLossConfig()
+) -> Objective:
+    """Negative log-likelihood of the tokens that are chosen, given the others (Devlin et al. 2019).
+
+    Every update chooses anew; without a key the choice is always the same. Logits are those of the chosen alone.
+
+    Args:
+      model: the module, with the head `masked`.
+      mask: id of the mask.
+      words: first id of what is no special symbol, and the size of the vocabulary.
+      budget: of a model with gates.
+    """
+    gated = BudgetLoss(model, budget)
+
+    def loss_sums(model, batch, key, update):
+        tokens = batch["tokens"]
+        drawn, options = gated.options(key, len(tokens), update)
+        draws = jax.random.split(jax.random.key(0) if key is None else jax.random.fold_in(key, 2))
+        chosen, counts = choose(draws[0], tokens >= words[0], RATE)
+        shown = corrupt(draws[1], tokens, chosen, counts, mask, words)
+        given = {"packed": batch["packed"], "budget": drawn}
+        hidden, aux = model.encode(shown, None, key is None, **given, **options)
+        target = jnp.take_along_axis(tokens, chosen, axis=-1)
+        logits = model.logits(picked(hidden, chosen), key is None)
+        sums = _named(label_smoothed_cross_entropy(logits, target, counts, 0.0))
+        right = jnp.sum((logits.argmax(-1) == target) & counts, dtype=jnp.float32)
+        return gated.added(sums | {"masked_accuracy": right}, drawn, aux)
+
+    return objective_of(model, loss_sums)
+
+
+def make_objective(model: Model, training: TrainingConfig, chunk: int | None = None) -> Objective:
+    """What a model is trained for, as its configuration says; `chunk` as in `translation_objective`.
+
+    Noise on gates grows until the end of the training where nothing else is said.
+    """
+    steps = training.budget.noise_steps or training.max_steps
+    budget = dataclasses.replace(training.budget, noise_steps=steps)
+    if isinstance(model, EncoderOnly):
+        first = len(SPECIALS)
+        words = (first + len(ENCODER_SYMBOLS), model.vocab_size)
+        return masked_objective(model, first + ENCODER_SYMBOLS.index(MASK), words, budget)
+    if isinstance(model, DecoderOnly) and model.config.task == "language":
+        return language_objective(model, chunk, budget)
+    return translation_objective(model, training.label_smoothing, chunk, budget)
+
+
+def _named(sums: LossSums) -> Sums:
+    return dict(zip(("loss", "nll", "tokens"), sums, strict=True))
+
+
+def _cross_entropy(
+    model, hidden, target, mask: Bool[Array, "*B T"], smoothing: float, chunk: int | None
+) -> Sums:
     if chunk is None:
-        return label_smoothed_cross_entropy(model.logits(hidden), target, mask, smoothing)
+        return _named(label_smoothed_cross_entropy(model.logits(hidden), target, mask, smoothing))
     rows = target.size
     most = next(size for size in range(min(chunk, rows), 0, -1) if rows % size == 0)
     flat = hidden.reshape(rows, -1)
-    return fused_linear_cross_entropy(
-        flat, model.output_weights(), target.ravel(), mask.ravel(), smoothing, most
+    return _named(
+        fused_linear_cross_entropy(
+            flat, model.output_weights(), target.ravel(), mask.ravel(), smoothing, most
+        )
     )

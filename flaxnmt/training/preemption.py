@@ -1,7 +1,9 @@
 """Stopping in time: a signal asks for a save, and every host stops after the same update."""
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 
 import jax
@@ -49,3 +51,23 @@ class Preemption:
         # A handler that was not set from Python reads as None and can only be replaced by the default.
         handler = self._earlier.pop(number)
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """While there is nothing to save, SIGTERM leaves with the exit code that asks to be started again.
+
+    `Preemption` replaces this by a save. With several processes JAX owns the signal.
+    """
+    if jax.distributed.is_initialized() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(*_):
+        raise SystemExit(PREEMPTED)
+
+    earlier = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)

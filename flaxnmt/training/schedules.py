@@ -35,11 +35,22 @@ def cosine(peak: float, warmup_steps: int, max_steps: int, final_fraction: float
     return lambda count: schedule(count + 1)
 
 
+def linear(peak: float, warmup_steps: int, max_steps: int, final_fraction: float) -> optax.Schedule:
+    """Linear from 0 to `peak` at step `warmup_steps`, and linear to its fraction at `max_steps` (Devlin et al. 2019)."""
+
+    def schedule(count):
+        step = jnp.asarray(count, jnp.float32) + 1
+        left = jnp.clip((max_steps - step) / (max_steps - warmup_steps), 0, 1)
+        return peak * jnp.minimum(step / warmup_steps, final_fraction + (1 - final_fraction) * left)
+
+    return schedule
+
+
 def make_schedule(config: OptimizerConfig, d_model: int, max_steps: int | None) -> optax.Schedule:
     """The schedule that the configuration names; constant has no warm-up.
 
     Raises:
-      ConfigError: for a warm-up of less than one step, or for cosine without an end after the warm-up.
+      ConfigError: for a warm-up of less than one step, or for one that falls without an end after the warm-up.
     """
     if config.warmup_steps < 1:
         raise ConfigError(
@@ -54,7 +65,8 @@ def make_schedule(config: OptimizerConfig, d_model: int, max_steps: int | None) 
             return optax.constant_schedule(config.learning_rate)
     if max_steps is None or max_steps <= config.warmup_steps:
         raise ConfigError(
-            f"schedule cosine with {config.warmup_steps} warm-up steps and --max-steps {max_steps}: "
+            f"schedule {config.schedule} with {config.warmup_steps} warm-up steps and --max-steps {max_steps}: "
             "give a --max-steps that is larger than the warm-up"
         )
-    return cosine(config.learning_rate, config.warmup_steps, max_steps, config.final_fraction)
+    falling = {"cosine": cosine, "linear": linear}[config.schedule]
+    return falling(config.learning_rate, config.warmup_steps, max_steps, config.final_fraction)

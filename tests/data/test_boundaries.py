@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from experiments import configs
+from flaxnmt.checks import check_model
 from flaxnmt.data.boundaries import Boundaries
 from flaxnmt.errors import ConfigError
-from flaxnmt.run import check_model
 
 EOS = 3
 LENGTHS = [[5, 2, 9, 3], [1, 1], [7], [], [4, 4, 4, 2, 6]]

@@ -16,8 +16,8 @@ from interruptions import (
 )
 from tiny_runs import finish, start
 
-from experiments.train import leaving_at_once
 from flaxnmt.training.metrics import read_metrics
+from flaxnmt.training.preemption import leaving_at_once
 
 
 def test_kills_and_stops_leave_no_trace(trained, tmp_path):

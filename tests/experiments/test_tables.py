@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from experiments import sweep, train
+from experiments import sweep
+from experiments.arguments import parse
 from experiments.sweep import Sweep
 from experiments.tables import CONTRASTIVE, Table, main
 
@@ -83,4 +84,4 @@ def test_the_trials_of_every_sweep_are_trainings_with_names_of_their_own(name, t
     for trial in found.trials:
         assert {trial.start, trial.baseline} - {None} <= names and str(tmp_path) not in trial.key
         if trial.seed == 1:
-            assert train.parse(trial.command(tmp_path)).resolved().data.train
+            assert parse(trial.command(tmp_path)).resolved().data.train

@@ -14,6 +14,7 @@ import pytest
 import reference
 from small_models import CONFIG, VOCAB, float32, parameter_shapes, random_ids, random_params, small_model
 
+from flaxnmt.checks import check_model
 from flaxnmt.config import BudgetLossConfig, Config
 from flaxnmt.decoding.beam import beam_search
 from flaxnmt.errors import ConfigError
@@ -29,7 +30,6 @@ from flaxnmt.models.config import (
     encoder_set,
     parse_branch,
 )
-from flaxnmt.run import check_model
 from flaxnmt.sharding import make_mesh, unbox, use_mesh
 from flaxnmt.training.objective import translation_objective
 

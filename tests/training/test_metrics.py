@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxnmt.training.meters import CompilationCounter, Stopwatch, measure_matmul_peak, rates
+from flaxnmt.training.meters import CompilationCounter, measure_matmul_peak, rates
 from flaxnmt.training.metrics import FILE, MetricsWriter, read_metrics
 from flaxnmt.training.progress import Progress, seconds_left
 
@@ -110,15 +110,6 @@ def test_rates_are_quotients_of_sums():
     found = rates(seconds=2.0, steps=4, target_tokens=300, tokens=600, slots=800, flops=1e9, peak=2e9)
     assert found == {"step_seconds": 0.5, "target_tokens_per_second": 150, "padding": 0.25, "mfu": 0.25}
     assert "mfu" not in rates(seconds=2.0, steps=4, target_tokens=300, tokens=600, slots=800)
-
-
-def test_stopwatch_leaves_pauses_out():
-    now = iter([0.0, 1.0, 4.0, 5.0, 7.0])
-    watch = Stopwatch(clock=lambda: next(now))
-    with watch.pause():
-        pass
-    assert watch.lap() == 2.0
-    assert watch.lap() == 2.0
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

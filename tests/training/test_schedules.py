@@ -37,20 +37,28 @@ def test_cosine_ends_at_its_final_fraction_and_stays():
     assert float(schedule(7999)) == pytest.approx(2e-4, rel=1e-5)
 
 
+def test_linear_ends_at_its_final_fraction_and_stays():
+    config = OptimizerConfig(schedule="linear", learning_rate=2e-3, warmup_steps=500, final_fraction=0.1)
+    left = np.clip((8000 - STEPS) / (8000 - 500), 0, 1)
+    expected = 2e-3 * np.minimum(STEPS / 500, 0.1 + 0.9 * left)
+    np.testing.assert_allclose(rates(make_schedule(config, 128, 8000)), expected, rtol=1e-5, atol=1e-9)
+
+
 def test_constant_has_no_warm_up():
     schedule = make_schedule(OptimizerConfig(schedule="constant", learning_rate=0.25), 128, None)
     assert float(schedule(0)) == float(schedule(10**6)) == 0.25
 
 
-@pytest.mark.parametrize("name", ["noam", "inverse_sqrt", "cosine", "constant"])
+@pytest.mark.parametrize("name", ["noam", "inverse_sqrt", "cosine", "linear", "constant"])
 def test_first_update_has_a_positive_rate(name):
     assert make_schedule(OptimizerConfig(schedule=name), 128, 10**5)(0) > 0
 
 
 @pytest.mark.parametrize("max_steps", [None, 100, 4000])
-def test_cosine_needs_an_end_after_the_warm_up(max_steps):
+@pytest.mark.parametrize("name", ["cosine", "linear"])
+def test_what_falls_to_an_end_needs_one_after_the_warm_up(name, max_steps):
     with pytest.raises(ConfigError, match="--max-steps") as error:
-        make_schedule(OptimizerConfig(schedule="cosine", warmup_steps=4000), 128, max_steps)
+        make_schedule(OptimizerConfig(schedule=name, warmup_steps=4000), 128, max_steps)
     assert "\n" not in str(error.value)
 
 

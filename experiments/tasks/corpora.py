@@ -3,7 +3,7 @@
 import itertools
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from flaxnmt.data.chunks import chunk
 from flaxnmt.data.concatenation import BREAK, Breaks, concatenate
 from flaxnmt.data.document_batches import DocumentChunks, plan_documents
 from flaxnmt.data.documents import Document
-from flaxnmt.data.readers import read
+from flaxnmt.data.readers import read, read_texts
 from flaxnmt.data.shards import TokenArray, TokenCorpus, file_stamp, tokenize_corpus
 from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
 from flaxnmt.errors import ConfigError, DataError, RunError, UserError
@@ -94,7 +94,7 @@ def prepare(config: Config, directory: Path) -> Corpora:
             raise ConfigError(
                 f"no --{name} corpus: give two parallel files, a document file, tfds:NAME or discourse"
             )
-    _make_once(data, directory)
+    make_once(partial(_make, data, directory))
     vocabularies = load_vocabularies(directory, config)
     corpus = TokenCorpus.open(directory / "data" / "train")
     make = _document_batches if config.model.is_document else _sentence_batches
@@ -161,12 +161,12 @@ def _with_context(documents: Iterable[Document], config: DataConfig) -> Iterable
     return (concatenate(document, config.previous, config.previous_target) for document in documents)
 
 
-def _make_once(config: DataConfig, directory: Path) -> None:
-    """`_make` in the first process; the others wait, and fail where it fails."""
+def make_once(make: Callable[[], None]) -> None:
+    """Calls it in the first process; the others wait, and fail where it fails."""
     failure = None
     if jax.process_index() == 0:
         try:
-            _make(config, directory)
+            make()
         except UserError as error:
             failure = error
     if jax.process_count() > 1:
@@ -177,14 +177,42 @@ def _make_once(config: DataConfig, directory: Path) -> None:
         raise failure
 
 
-def _make(config: DataConfig, directory: Path) -> None:
-    documents = partial(read, *config.train, paragraphs=config.paragraphs)
+def tokenize_texts(config: DataConfig, directory: Path, symbols: tuple[str, ...]) -> None:
+    """Makes the vocabulary, with these symbols, and the tokens of training texts of one language."""
+    documents = partial(read_texts, *config.train)
+    vocabularies = _vocabularies(config, directory, documents, symbols)
+    tokenize_corpus(
+        documents(),
+        partial(vocabularies.source.encode, threads=1),
+        None,
+        directory / "data" / "train",
+        vocab_size=vocabularies.source.vocab_size,
+        fingerprint={"tokenizer": vocabularies.hash, "files": _stamps(config)},
+        workers=config.workers,
+        progress=sys.stderr.isatty(),
+    )
+
+
+def _vocabularies(
+    config: DataConfig, directory: Path, documents: Callable[[], Iterable[Document]], symbols: tuple[str, ...]
+) -> Vocabularies:
+    """Those of the run directory, or new ones that are saved there."""
     try:
-        vocabularies = Vocabularies.load(directory / TOKENIZER)
+        return Vocabularies.load(directory / TOKENIZER)
     except RunError:
-        symbols = (BREAK,) if config.previous else ()
         vocabularies = build_tokenizers(config.tokenizer, documents(), symbols)
         vocabularies.save(directory / TOKENIZER)
+        return vocabularies
+
+
+def _stamps(config: DataConfig) -> list:
+    """What says that the training files have not changed."""
+    return [file_stamp(path) if Path(path).exists() else path for path in config.train]
+
+
+def _make(config: DataConfig, directory: Path) -> None:
+    documents = partial(read, *config.train, paragraphs=config.paragraphs)
+    vocabularies = _vocabularies(config, directory, documents, (BREAK,) if config.previous else ())
     if config.previous:
         if any(BREAK not in part.pieces for part in (vocabularies.source, vocabularies.target)):
             raise ConfigError(
@@ -192,8 +220,7 @@ def _make(config: DataConfig, directory: Path) -> None:
                 "--init-from and --data.tokenizer.source-model out, so that the run makes its own"
             )
         vocabularies = Vocabularies(Breaks(vocabularies.source), Breaks(vocabularies.target))
-    stamps = [file_stamp(path) if Path(path).exists() else path for path in config.train]
-    fingerprint = {"tokenizer": vocabularies.hash, "files": stamps, "paragraphs": config.paragraphs}
+    fingerprint = {"tokenizer": vocabularies.hash, "files": _stamps(config), "paragraphs": config.paragraphs}
     if config.previous:
         fingerprint["context"] = [config.previous, config.previous_target]
     tokenize_corpus(

@@ -1,0 +1,173 @@
+"""One process of a training: what it is made of, from the command line to its exit code."""
+
+import contextlib
+import logging
+import os
+import sys
+import traceback
+
+import jax
+
+from experiments.arguments import Arguments, parse
+from experiments.continuing import check, check_corpus, has_checkpoint, make_directory
+from experiments.history import History
+from experiments.initial import check_initial, exported, frozen_parameters, initial_params
+from experiments.loop import Loop
+from experiments.preflight import join, preflight
+from experiments.record import announce, record
+from experiments.report import write_report
+from experiments.tasks import make_task
+from flaxnmt.commands import guarded, quiet
+from flaxnmt.models.inputs import example_inputs
+from flaxnmt.run import CHECKPOINTS, PROFILE, RECORD, save_config, write_json
+from flaxnmt.runtime import keep_freed_memory
+from flaxnmt.sharding import make_mesh, owned_rows, unbox, use_mesh
+from flaxnmt.training.checkpoints import Checkpoints
+from flaxnmt.training.freezing import freeze, frozen_mask, held
+from flaxnmt.training.meters import measure_matmul_peak
+from flaxnmt.training.objective import make_objective
+from flaxnmt.training.optimizers import make_optimizer
+from flaxnmt.training.phases import Phases
+from flaxnmt.training.preemption import PREEMPTED, leaving_at_once
+from flaxnmt.training.profiling import ProfiledStep
+from flaxnmt.training.schedules import make_schedule
+from flaxnmt.training.state import TrainState, init_state, state_shardings
+from flaxnmt.training.step import CompiledStep, TrainStep
+
+log = logging.getLogger("experiments.session")
+
+
+def main(argv: list[str]) -> int:
+    return guarded(lambda: train(parse(argv), argv), debug="--debug" in argv)
+
+
+def train(arguments: Arguments, argv: list[str]) -> int:
+    """Runs, or continues, a training; its exit code."""
+    quiet()
+    keep_freed_memory()
+    if arguments.compilation_cache is not None:
+        jax.config.update("jax_compilation_cache_dir", arguments.compilation_cache)
+    with Phases() as phases:
+        if arguments.processes is not None:
+            join(arguments.coordinator, arguments.processes, arguments.process, arguments.join_seconds)
+        with leaving_at_once():
+            return prepare_and_train(arguments, argv, phases)
+
+
+def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> int:
+    """`train` within its cluster."""
+    config, directory, window = arguments.resolved(), arguments.run, arguments.window()
+    if jax.process_count() > 1:
+        preflight(config, directory, arguments.processes, arguments.join_seconds)
+    check(config, directory)
+    mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.model)
+    owned_rows(config.data.rows_multiple, mesh)
+    begins = arguments.init_from is not None and not has_checkpoint(directory)
+    initial = exported(arguments.init_from) if begins else None
+    first = jax.process_index() == 0
+    if first:
+        make_directory(directory, config, arguments.init_from)
+    task = make_task(config, directory)
+    check_corpus(task.corpus, directory)
+    training = config.training
+    schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
+    optimizer = make_optimizer(config.optimizer, schedule)
+    chunk = training.loss_chunk if mesh.size == 1 else None
+    objective = minimised = make_objective(task.model, training, chunk)
+
+    def init(key):
+        return task.model.init(key, *example_inputs(config.model, config.data.rows_multiple))
+
+    frozen = []
+    if training.freeze:
+        params = unbox(jax.eval_shape(init, jax.random.key(0))["params"])
+        frozen = frozen_parameters(training.freeze, params, initial, directory)
+        mask = frozen_mask(params, frozen)
+        optimizer, minimised = freeze(optimizer, mask), held(objective, mask)
+
+    # One device's peak, measured outside of the mesh: inside, every array belongs to all devices.
+    peak = measure_matmul_peak(config.model.dtype) * _units()
+    with use_mesh(mesh):
+        shapes, shardings = state_shardings(init, optimizer, training.ema is not None, mesh)
+        if initial is not None:
+            check_initial(initial, shapes.params, arguments.init_from)
+        larger = "min" if training.metric == "loss" else "max"
+        keep = max(training.keep_last, training.average_count if training.average == "last" else 1)
+        best = max(training.keep_best, training.average_count if training.average == "best" else 0)
+        with (
+            Checkpoints(directory / CHECKPOINTS, keep, best, larger) as checkpoints,
+            contextlib.ExitStack() as stack,
+        ):
+            with phases.within("restore"):
+                state, history = restored(checkpoints, shapes, shardings)
+            phases.resume(history.phases)
+            if state is None:
+                state = init_state(init, optimizer, training.ema is not None, shardings, training.seed)
+                if initial is not None:
+                    state = initial_params(state, initial, shardings)
+            step = CompiledStep(
+                TrainStep(minimised, optimizer, schedule, training.seed, training.ema),
+                shardings,
+                training.accumulate,
+            )
+            evaluator = task.evaluator(objective, state.params, mesh)
+            if first:
+                save_config(directory, config)
+                write_json(directory / RECORD, record(mesh, state, task, peak, argv, frozen))
+                announce(config, directory, mesh, state, task, history.describe(training.metric))
+            if window is not None and first:
+                step = stack.enter_context(ProfiledStep(step, window, directory / PROFILE, int(state.step)))
+            loop = Loop(config, directory, task, step, evaluator, checkpoints, mesh, peak, phases)
+            code = loop.run(state, history)
+    if first and code == 0:
+        log.info("report: %s", write_report(directory))
+        log.info("%s", task.use.format(run=directory))
+    return code
+
+
+def restored(
+    checkpoints: Checkpoints, shapes: TrainState, shardings: TrainState
+) -> tuple[TrainState | None, History]:
+    """State and history of the newest sound checkpoint; (None, a new history) where there is none."""
+    abstract = jax.tree.map(
+        lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
+        shapes,
+        shardings,
+    )
+    rest = {"opt_state": abstract.opt_state, "ema": abstract.ema, "bad": abstract.bad, "step": abstract.step}
+    found = checkpoints.restore(abstract.params, rest)
+    if found is None:
+        return None, History()
+    _, params, rest, progress = found
+    progress.pop("step")
+    seconds = progress.pop("seconds", 0.0)
+    history = History(**progress)
+    # A checkpoint from before phases were counted.
+    history.phases = history.phases or {"step": seconds}
+    return TrainState(rest["step"], params, rest["opt_state"], rest["ema"], rest["bad"]), history
+
+
+def _units() -> int:
+    """Devices whose peaks add up; virtual ones on a CPU share its cores."""
+    return 1 if jax.default_backend() == "cpu" else jax.device_count()
+
+
+def run_supervised(argv: list[str]) -> None:
+    """`main` as the child of a supervisor: where it fails it leaves at once, and does not wait for the others.
+
+    At a regular end JAX waits until all have come as far, which they never would.
+    """
+    try:
+        code = main(argv)
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    if code not in (0, PREEMPTED):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    run_supervised(sys.argv[1:])

@@ -1,0 +1,95 @@
+"""What no data can make a model of: settings that do not fit together, said before anything is read."""
+
+from flaxnmt.config import Config
+from flaxnmt.errors import ConfigError
+from flaxnmt.models import build
+from flaxnmt.models.config import DecoderOnlyConfig, EncodingConfig, Seq2SeqConfig
+
+
+def check_model(config: Config) -> None:
+    """Refuses what no vocabulary makes a model of.
+
+    Raises:
+      ConfigError: if the heads of an attention do not divide the model dimension, a rate of dropout is none, or
+        the branches of an encoder or the parts of a model of documents do not fit together.
+    """
+    model = config.model
+    parts = [part for part in ("encoder", "decoder") if hasattr(model, part)]
+    heads = {f"{part}.attention.heads": getattr(model, part).attention.heads for part in parts}
+    if model.is_document:
+        heads["document.context-heads"] = model.document.context_heads
+    for name, count in heads.items():
+        if count < 1 or model.d_model % count:
+            raise ConfigError(f"{count} heads do not divide d_model {model.d_model}: change --model.{name}")
+    for name in ("dropout", "attention_dropout", "hidden_dropout"):
+        rate = getattr(model, name)
+        if rate is not None and not 0 <= rate < 1:
+            raise ConfigError(f"--model.{name} {rate}: a rate of dropout is at least 0 and below 1")
+    if "encoder" in parts:
+        _check_encoder(model)
+    previous = config.data.previous
+    if previous < 0 or (config.data.previous_target and not previous):
+        raise ConfigError(
+            f"--data.previous {previous}: give the number of previous sentences, at least 1 with --data.previous-target"
+        )
+    if model.is_document:
+        _check_document(config)
+    elif config.data.boundaries != "true":
+        raise ConfigError(
+            f"--data.boundaries {config.data.boundaries} cuts documents, and this is a model of sentences: give "
+            "--model.document.layers, or leave it out"
+        )
+    if model.budgets:
+        # Gates that do not fit say so when layers are made.
+        if "encoder" in parts:
+            build.encoders(model)
+        if isinstance(model, Seq2SeqConfig):
+            build.decoder(model)
+        if isinstance(model, DecoderOnlyConfig):
+            build.causal_decoder(model)
+
+
+def _check_encoder(model: EncodingConfig) -> None:
+    """Refuses layers of an encoder that cannot be built."""
+    kinds = {kind for branch in model.encoder_branches for kind in branch}
+    if "convs2s" in kinds and (model.encoder.convolution < 1 or model.encoder.convolution % 2 == 0):
+        raise ConfigError(
+            f"--model.encoder.convolution {model.encoder.convolution}: the kernel has a row in its middle, give an odd "
+            "width"
+        )
+    vectors = model.encoder.expansion.vectors
+    if "static_expansion" in kinds and (not vectors or min(vectors) < 1):
+        raise ConfigError(
+            f"--model.encoder.expansion.vectors {' '.join(map(str, vectors))}: each layer has at least 1 vector"
+        )
+
+
+def _check_document(config: Config) -> None:
+    """Refuses models of documents that cannot be built, or that would not be what was asked for."""
+    model, kinds = config.model, config.model.document.layers
+    if kinds and model.encoder.branches:
+        raise ConfigError(
+            "--model.document.layers and --model.encoder.branches both name the layers of the encoder: name those of "
+            "documents in the branches, too, such as attention:4+conditional:2"
+        )
+    if not model.encoder.branches and len(kinds) not in (1, model.encoder.layers):
+        raise ConfigError(
+            f"--model.document.layers names {len(kinds)} layers and --model.encoder.layers is "
+            f"{model.encoder.layers}: name each of them, or one kind for all"
+        )
+    if model.document.t < 1:
+        raise ConfigError(f"--model.document.t {model.document.t}: a word selects at least 1 sentence")
+    if not model.document.levels:
+        raise ConfigError("--model.document.levels is empty: name one, or give --model.positions none")
+    if model.document.cross == "document" and (
+        model.positions == "none" or set(model.document.levels) <= {"word"}
+    ):
+        raise ConfigError(
+            "--model.document.cross document tells the decoder by its position which sentence to write: give "
+            "--model.document.levels with sentence, and positions"
+        )
+    if config.data.previous:
+        raise ConfigError(
+            "--data.previous belongs to models of sentences and --model.document.layers makes one of documents: "
+            "leave one of them out"
+        )

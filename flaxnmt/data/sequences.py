@@ -1,0 +1,108 @@
+"""Texts of one language as sequences of one length: documents end to end, cut wherever a sequence is full.
+
+A batch is {"tokens": int32 [B, L], "packed": int32 [B, L]}: `packed` is the number of the document of each token, by
+which attention keeps them apart. Only the last sequence of a corpus is padded.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from flaxnmt.data.batches import Batch
+from flaxnmt.data.buckets import Bucket, BucketPlan, Skipped
+from flaxnmt.data.shards import TokenCorpus
+from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.typing import Int
+
+
+@dataclass(frozen=True)
+class PackedSequences:
+    """Sequences as units: sequence i is tokens [i n, (i + 1) n) of the corpus.
+
+    Attributes:
+      corpus: its sources, each sentence closed by eos.
+      length: L.
+      first: a symbol that begins every sequence, such as [CLS], so that n = L - 1; None for n = L.
+    """
+
+    corpus: TokenCorpus
+    length: int
+    first: int | None = None
+
+    @property
+    def _step(self) -> int:
+        return self.length - (self.first is not None)
+
+    @property
+    def _total(self) -> int:
+        return int(self.corpus.source.offsets[-1])
+
+    def __len__(self) -> int:
+        return -(-self._total // self._step)
+
+    @cached_property
+    def _starts(self) -> Int[np.ndarray, "documents"]:
+        """Place of the first token of each document."""
+        return self.corpus.source.offsets[self.corpus.document_offsets[:-1]]
+
+    @property
+    def sizes(self) -> tuple[Int[np.ndarray, "U"], Int[np.ndarray, "U"]]:
+        every = np.full(len(self), self.length, np.int32)
+        return every, every
+
+    @property
+    def pairs(self) -> Int[np.ndarray, "U"]:
+        return np.ones(len(self), np.int64)
+
+    def batch(self, indices: Int[np.ndarray, "B"], shape: Bucket) -> Batch:
+        places = indices[:, None] * self._step + np.arange(self._step)
+        real = (places < self._total) & (indices >= 0)[:, None]
+        within = np.where(real, places, 0)
+        tokens = np.where(real, self.corpus.source.tokens[within], 0).astype(np.int32)
+        packed = np.searchsorted(self._starts, within, side="right").astype(np.int32)
+        packed = np.where(real, packed, np.int32(0))
+        if self.first is not None:
+            begins = np.where(indices >= 0, self.first, 0).astype(np.int32)
+            tokens = np.concatenate([begins[:, None], tokens], axis=1)
+            packed = np.concatenate([packed[:, :1], packed], axis=1)
+        return {"tokens": tokens, "packed": packed}
+
+    def target_tokens(self, indices: Int[np.ndarray, "B"]) -> int:
+        indices = indices[indices >= 0]
+        return int(np.minimum((indices + 1) * self._step, self._total).sum() - (indices * self._step).sum())
+
+    def skipped(self, plan: BucketPlan) -> Skipped:
+        return Skipped(0, 0, ())
+
+    def cuts(self, shape: Bucket) -> str:
+        return ""
+
+    def sentences(self, indices: Int[np.ndarray, "B"], shape: Bucket) -> Int[np.ndarray, "B"]:
+        return indices
+
+
+def plan_sequences(length: int, batch_tokens: int, rows_multiple: int) -> BucketPlan:
+    """The one shape of a batch.
+
+    Raises:
+      ConfigError: where not even `rows_multiple` sequences are in a batch.
+    """
+    rows = batch_tokens // length // rows_multiple * rows_multiple
+    if not rows:
+        raise ConfigError(
+            f"--data.batch-tokens {batch_tokens} holds fewer than {rows_multiple} sequences (--data.rows-multiple) of "
+            f"{length} tokens (--data.max-length): raise it to {rows_multiple * length}"
+        )
+    return BucketPlan((Bucket(length, length, rows),), length)
+
+
+def packed_sequences(corpus: TokenCorpus, length: int, first: int | None = None) -> PackedSequences:
+    """`PackedSequences`, where there is anything to learn.
+
+    Raises:
+      DataError: if the corpus has fewer than two tokens.
+    """
+    if corpus.source.offsets[-1] < 2:
+        raise DataError("the corpus has no text to learn from; check the training files")
+    return PackedSequences(corpus, length, first)

@@ -1,0 +1,241 @@
+"""Models that are a decoder alone: a text, or a source, a delimiter and a target, as one sequence (Liu et al. 2018)."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxnmt.decoding.cache import DecodeCache, extend_ancestors, init_ancestors, visible_slots
+from flaxnmt.gates.budget import full_budget
+from flaxnmt.layers.context import Aux, Context, packed_positions
+from flaxnmt.layers.embedding import Embedding, TokenTable
+from flaxnmt.models import build
+from flaxnmt.models.config import DecoderOnlyConfig
+from flaxnmt.models.seq2seq import EOS, PAD, Encoded, shift_right
+from flaxnmt.typing import Array, Bool, Float, Int
+
+
+def one_sequence(
+    source: Int[Array, "B S"], target: Int[Array, "B T"]
+) -> tuple[Int[Array, "B L"], Bool[Array, "B L"], Int[Array, "B L"]]:
+    """(m_1 .. m_n, delimiter, y_1 .. y_h): inputs of a decoder, which of them there are, and their places from 0.
+
+    The delimiter, bos, takes the place of the eos that ends the source, so that a pair of n and h symbols has
+    n + h + 1; what the last T inputs predict is the target with its eos. Padding keeps its columns and is not counted.
+    """
+    tokens = jnp.concatenate([source, shift_right(target)], axis=-1)
+    present = jnp.concatenate([_words(source), target != PAD], axis=-1)
+    return tokens, present, _counted(present)
+
+
+def _words(source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
+    return (source != PAD) & (source != EOS)
+
+
+def _counted(present: Bool[Array, "B L"]) -> Int[Array, "B L"]:
+    return jnp.maximum(jnp.cumsum(present, axis=-1, dtype=jnp.int32) - 1, 0)
+
+
+class DecoderOnly(nn.Module):
+    """p(y_t | what stands before y_t) by a causal stack of self-attention and feed-forward layers.
+
+    It serves wherever a `Seq2Seq` does, as a model of p(target | source): `encode` only embeds the source, and `decode`
+    runs over both. As a model of texts it has `language`.
+
+    Attributes:
+      config: what it is made of.
+      vocab_size: symbols of its one vocabulary.
+    """
+
+    config: DecoderOnlyConfig
+    vocab_size: int
+
+    def setup(self):
+        config = self.config
+        self.table = TokenTable(self.vocab_size, config.d_model, dtype=config.dtype)
+        if config.budgets:
+            self.budget_table = TokenTable(len(config.budgets), config.d_model, dtype=config.dtype)
+        self.embedding = Embedding(self.table, build.positions(config), config.dropout)
+        self.decoder = build.causal_decoder(config)
+
+    def _marks(self, budget: Int[Array, " B"] | None, rows: int) -> Float[Array, "B D"] | None:
+        if not self.config.budgets:
+            return None
+        full = jnp.full(rows, full_budget(self.config.budgets), jnp.int32)
+        return self.budget_table.embed(full if budget is None else budget)
+
+    def _visible(
+        self, places: Int[Array, "#B Q"], keys: Int[Array, "#B L"], source: int = 0
+    ) -> Bool[Array, "B Q L"]:
+        """What a symbol at a place sees: itself, those before it within the window, and perhaps a whole source.
+
+        `source` is the number of columns, from the first, whose symbols all see each other.
+        """
+        behind = places[..., :, None] - keys[..., None, :]
+        visible = behind >= 0
+        if self.config.window is not None:
+            visible &= behind < self.config.window
+        if self.config.prefix == "bidirectional" and source:
+            columns = jnp.arange(keys.shape[-1]) < source
+            visible |= columns[: places.shape[-1], None] & columns
+        return visible
+
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        deterministic: bool = True,
+        capture: bool = False,
+        paragraphs: None = None,
+        budget: Int[Array, " B"] | None = None,
+        gate_noise: Float[Array, ""] | None = None,
+        skip: bool = False,
+        places: None = None,
+    ) -> tuple[Encoded, Aux]:
+        """The source as it is, for `decode`, which reads it; arguments are those of `Seq2Seq.encode`."""
+        return Encoded(source, _words(source), self._marks(budget, len(source))), Aux()
+
+    def decode(
+        self,
+        encoded: Encoded,
+        target: Int[Array, "B T"],
+        deterministic: bool = True,
+        capture: bool = False,
+        gate_noise: Float[Array, ""] | None = None,
+        skip: bool = False,
+    ) -> tuple[Float[Array, "B T D"], Aux]:
+        """Output [B, T, D] at all positions of the target, each given the source and the symbols before it."""
+        source = encoded.memory
+        tokens, present, places = one_sequence(source, target)
+        context = Context(
+            query_mask=present,
+            key_mask=present,
+            query_positions=places,
+            key_positions=places,
+            visible=self._visible(places, places, source.shape[-1]),
+            gate_noise=gate_noise,
+            deterministic=deterministic,
+            skip=skip,
+            capture=capture,
+        )
+        x = self.embedding(tokens, places, deterministic, encoded.marks)
+        hidden, aux = self.decoder(x, context)
+        return hidden[:, source.shape[-1] :], aux
+
+    def language(
+        self,
+        tokens: Int[Array, "B L"],
+        deterministic: bool = True,
+        packed: Int[Array, "B L"] | None = None,
+        budget: Int[Array, " B"] | None = None,
+        gate_noise: Float[Array, ""] | None = None,
+        capture: bool = False,
+    ) -> tuple[Float[Array, "B L D"], Aux]:
+        """Output of each symbol of texts, given it and those before it.
+
+        Args:
+          packed: number of the document that each token is of, where several are packed into a sequence.
+        """
+        mask = tokens != PAD
+        packed = jnp.zeros_like(tokens) if packed is None else packed
+        places = packed_positions(packed)
+        visible = self._visible(places, places) & (packed[:, :, None] == packed[:, None, :])
+        context = Context(
+            query_mask=mask,
+            key_mask=mask,
+            query_positions=places,
+            key_positions=places,
+            visible=visible,
+            gate_noise=gate_noise,
+            deterministic=deterministic,
+            capture=capture,
+        )
+        x = self.embedding(tokens, places, deterministic, self._marks(budget, len(tokens)))
+        return self.decoder(x, context)
+
+    def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
+        """Scores of the next symbol, float32."""
+        return self.table.logits(hidden)
+
+    def output_weights(self) -> Float[Array, "V D"]:
+        """The table whose products with outputs are the logits."""
+        return self.table.table
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        deterministic: bool = True,
+        budget: Int[Array, " B"] | None = None,
+    ) -> Float[Array, "B T V"]:
+        """Logits of every target symbol given the source and the symbols before it."""
+        encoded, _ = self.encode(source, deterministic, budget=budget)
+        return self.logits(self.decode(encoded, target, deterministic)[0])
+
+    def logits_and_use(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        paragraphs: None = None,
+        budget: Int[Array, " B"] | None = None,
+        places: None = None,
+    ) -> tuple[Float[Array, "B T V"], Float[Array, "B _"]]:
+        """Logits, and which share of its full computation was used, [B, 1]; [B, 0] without gates."""
+        hidden, aux = self.decode(self.encode(source, budget=budget)[0], target)
+        use = aux.use(len(source))[:, None] if self.config.budgets else jnp.zeros((len(source), 0))
+        return self.logits(hidden), use
+
+    def start(
+        self,
+        source: Int[Array, "B S"],
+        beams: int,
+        max_length: int,
+        paragraphs: None = None,
+        budget: Int[Array, " B"] | None = None,
+        skip: bool = True,
+    ) -> DecodeCache:
+        """The cache before the first symbol: keys and values of the source, then room for `max_length` positions."""
+        encoded, _ = self.encode(source, budget=budget)
+        places = _counted(encoded.mask)
+        context = Context(
+            query_mask=encoded.mask,
+            key_mask=encoded.mask,
+            query_positions=places,
+            key_positions=places,
+            visible=self._visible(places, places, source.shape[-1]),
+            skip=skip,
+        )
+        x = self.embedding(source, places, True, encoded.marks)
+        _, caches = self.decoder.fill(x, context)
+        room = [(0, 0), (0, max_length * beams), (0, 0)]
+        caches = jax.tree.map(lambda y: jnp.pad(y, [(0, 0)] * (y.ndim - 3) + room), caches)
+        ancestors = init_ancestors(len(source), beams, max_length)
+        return DecodeCache(ancestors, (caches, encoded.mask, encoded.marks))
+
+    def step(
+        self, cache: DecodeCache, tokens: Int[Array, "B K"], position: Int[Array, ""], skip: bool = True
+    ):
+        """Logits [B, K, V] of the symbol after `tokens`, as `Seq2Seq.step`; slots of targets stand behind the source."""
+        caches, source, marks = cache.shared
+        beams, width = tokens.shape[-1], source.shape[-1]
+        ancestors = extend_ancestors(cache.per_beam, position)
+        slots = visible_slots(ancestors, position)
+        length = source.sum(-1, dtype=jnp.int32)[:, None]
+        keys = jnp.concatenate([_counted(source), length + jnp.arange(slots.shape[-1]) // beams], axis=-1)
+        own = length + position
+        past = jnp.broadcast_to(source[:, None], (*tokens.shape, width))
+        visible = jnp.concatenate([past, slots], axis=-1) & self._visible(own, keys)
+        context = Context(
+            query_positions=jnp.broadcast_to(own, tokens.shape),
+            key_positions=keys,
+            visible=visible,
+            skip=skip,
+        )
+
+        def write(cached, new):
+            put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=width + position * beams, axis=-2)
+            return jax.tree.map(put, cached, new)
+
+        x = self.embedding(tokens, own, True, marks)
+        hidden, caches = self.decoder.step(x, caches, context, write)
+        return self.logits(hidden), DecodeCache(ancestors, (caches, source, marks))

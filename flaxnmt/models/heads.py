@@ -1,0 +1,104 @@
+"""What is read off the output of an encoder: masked tokens, a class, labels, the ends of an answer."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxnmt.layers.block import layer_norm
+from flaxnmt.layers.dropout import Dropout
+from flaxnmt.layers.embedding import TokenTable
+from flaxnmt.layers.initializers import partitioned, projection
+from flaxnmt.typing import Array, Float
+
+
+class Affine(nn.Module):
+    """x W + b.
+
+    Attributes:
+      inputs, outputs: its sizes.
+      dtype: of the computation.
+    """
+
+    inputs: int
+    outputs: int
+    dtype: Any = jnp.float32
+
+    def setup(self):
+        shape = self.inputs, self.outputs
+        self.kernel = self.param("kernel", partitioned(projection(*shape), "activation", None), shape)
+        self.bias = self.param("bias", partitioned(nn.initializers.zeros, None), shape[1:])
+
+    def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:
+        return x.astype(self.dtype) @ self.kernel.astype(self.dtype) + self.bias.astype(self.dtype)
+
+
+class MaskedTokens(nn.Module):
+    """Logits of the vocabulary: LN(GELU(h W + b)) E^T + c (Devlin et al. 2019), with the table E of the embedding.
+
+    Attributes:
+      tokens: the table.
+      d_model: D.
+      dtype: of the computation; logits are float32.
+    """
+
+    tokens: TokenTable
+    d_model: int
+    dtype: Any = jnp.float32
+
+    def setup(self):
+        self.transform = Affine(self.d_model, self.d_model, self.dtype)
+        self.norm = layer_norm(self.dtype)
+        zeros = partitioned(nn.initializers.zeros, "vocab")
+        self.bias = self.param("bias", zeros, (self.tokens.vocab_size,))
+
+    def __call__(self, hidden: Float[Array, "*B D"], deterministic: bool = True) -> Float[Array, "*B V"]:
+        y = jax.nn.gelu(self.transform(hidden), approximate=False)
+        return self.tokens.logits(self.norm(y)) + self.bias
+
+
+class Classes(nn.Module):
+    """Logits of a text, from its first token: tanh(h_0 W + b) U + c (Devlin et al. 2019).
+
+    Attributes:
+      classes: to choose from.
+      d_model: D.
+      dropout: rate on what is classified.
+      dtype: of the computation; logits are float32.
+    """
+
+    classes: int
+    d_model: int
+    dropout: float = 0.0
+    dtype: Any = jnp.float32
+
+    def setup(self):
+        self.pooler = Affine(self.d_model, self.d_model, self.dtype)
+        self.output = Affine(self.d_model, self.classes)
+        self.pooled_dropout = Dropout(self.dropout)
+
+    def __call__(self, hidden: Float[Array, "*B L D"], deterministic: bool = True) -> Float[Array, "*B C"]:
+        pooled = jnp.tanh(self.pooler(hidden[..., 0, :]))
+        return self.output(self.pooled_dropout(pooled, deterministic))
+
+
+class Labels(nn.Module):
+    """Logits of every token: h U + c; two of them, transposed, are the logits of where an answer begins and ends.
+
+    Attributes:
+      labels: to choose from.
+      d_model: D.
+      dropout: rate on what is classified.
+    """
+
+    labels: int
+    d_model: int
+    dropout: float = 0.0
+
+    def setup(self):
+        self.output = Affine(self.d_model, self.labels)
+        self.token_dropout = Dropout(self.dropout)
+
+    def __call__(self, hidden: Float[Array, "*B L D"], deterministic: bool = True) -> Float[Array, "*B L C"]:
+        return self.output(self.token_dropout(hidden, deterministic))

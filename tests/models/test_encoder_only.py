@@ -1,0 +1,99 @@
+"""An encoder alone: padding, packing, segments, heads, layers, gates, documents and branches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import float32, random_ids, random_params, small_encoder
+
+from flaxnmt.errors import ConfigError
+from flaxnmt.models.config import BudgetConfig, DocumentConfig, EncoderConfig, MultiHead
+
+TOKENS = jnp.asarray(random_ids([7, 4], 7, seed=1))
+SHAPES = {"masked": (2, 7, 20), "classes": (2, 3), "labels": (2, 7, 3), "spans": (2, 7, 2)}
+
+
+def made(**changes):
+    model = small_encoder(**changes)
+    return model, {"params": float32(random_params(model))}
+
+
+@pytest.mark.parametrize("head", SHAPES)
+def test_heads_say_what_they_are_for_and_padding_changes_nothing(head):
+    model, params = made(head=head, classes=3)
+    apply = jax.jit(model.apply)
+    logits = apply(params, TOKENS)
+    assert logits.shape == SHAPES[head] and logits.dtype == jnp.float32
+    wide = apply(params, jnp.pad(TOKENS, ((0, 0), (0, 4))))
+    if head == "classes":
+        np.testing.assert_allclose(wide, logits, rtol=1e-5, atol=2e-6)
+    else:
+        real = np.asarray(TOKENS != 0)
+        np.testing.assert_allclose(wide[:, :7][real], logits[real], rtol=1e-5, atol=2e-6)
+
+
+def test_every_token_sees_those_before_and_behind_it():
+    model, params = made()
+    encode = jax.jit(lambda tokens: model.apply(params, tokens, method="encode")[0])
+    moved = np.abs(encode(TOKENS) - encode(TOKENS.at[0, 3].set(9)))[0].max(-1)
+    assert (moved > 1e-4).all()
+
+
+def test_segments_are_told_apart():
+    model, params = made(head="classes")
+    segments = jnp.zeros_like(TOKENS).at[:, 3:].set(1)
+    assert np.abs(model.apply(params, TOKENS) - model.apply(params, TOKENS, segments)).max() > 1e-3
+    without, _ = made(segments=0)
+    assert "segment_table" not in random_params(without)
+
+
+def test_packed_documents_are_encoded_as_if_alone():
+    model, params = made()
+    encode = jax.jit(lambda *inputs: model.apply(params, inputs[0], packed=inputs[1], method="encode")[0])
+    tokens = jnp.asarray([[5, 6, 7, 3, 8, 9, 3]])
+    together = encode(tokens, jnp.asarray([[2, 2, 2, 2, 3, 3, 3]]))
+    alone = model.apply(params, jnp.asarray([[8, 9, 3]]), method="encode")[0]
+    np.testing.assert_allclose(together[:, 4:], alone, rtol=1e-5, atol=2e-6)
+
+
+def test_layers_are_the_contextual_embeddings_in_order():
+    model, params = made()
+    layers = model.apply(params, TOKENS, method="layers")
+    assert layers.shape == (3, 2, 7, 16)
+    hidden, _ = model.apply(params, TOKENS, method="encode")
+    np.testing.assert_allclose(layers[-1], hidden, rtol=1e-5, atol=2e-6)
+
+
+def test_gates_have_a_budget_of_the_encoder_alone():
+    levels = (1.0, 0.5)
+    model, params = made(norm="pre", budget=BudgetConfig(encoder=levels, blocks=2))
+    assert model.config.budgets == ((1.0,), (0.5,))
+
+    def encode(skip, budget):
+        return model.apply(params, TOKENS, budget=jnp.full(2, budget), skip=skip, method="encode")
+
+    (masked, _), (skipped, aux) = (jax.jit(encode, static_argnums=(0, 1))(skip, 1) for skip in (False, True))
+    np.testing.assert_allclose(skipped, masked, rtol=1e-5, atol=2e-6)
+    assert aux.used.shape == (2,) and (aux.used > 0).all()
+    assert np.abs(masked - encode(False, 0)[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("branches", [("attention:1", "static_expansion:1"), ("lstm:1+fnet:1",)])
+def test_any_encoder_can_be_the_one(branches):
+    model, params = made(
+        encoder=EncoderConfig(attention=MultiHead(2), feed_forward=24, branches=branches), norm="pre"
+    )
+    assert np.isfinite(model.apply(params, TOKENS)).all()
+
+
+def test_documents_are_encoded_with_their_sentences_selected():
+    document = DocumentConfig(layers=("sentence", "conditional"), t=1)
+    model, params = made(document=document, positions="sinusoidal", norm="pre")
+    tokens = jnp.asarray(random_ids([4, 3, 4, 0], 4, seed=3)).reshape(1, 4, 4)
+    hidden, _ = model.apply(params, tokens, method="encode")
+    assert hidden.shape == (1, 4, 4, 16) and np.isfinite(hidden).all()
+
+
+def test_gates_around_post_norm_are_refused():
+    with pytest.raises(ConfigError, match="gates need --model.norm pre"):
+        random_params(small_encoder(budget=BudgetConfig(encoder=(1.0, 0.5))))
