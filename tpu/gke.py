@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.supervise import LOST, PREEMPTED
 from flaxnmt.errors import ConfigError, RunError
-from flaxnmt.training.preemption import PREEMPTED
 from tpu.job import Job, Place
 from tpu.slices import Slice, default_topology
 
@@ -21,9 +21,9 @@ CONTAINER = "jax-tpu"
 REPLICATED = "slice-job"
 """Names that xpk gives to the container and to the jobs of a slice."""
 
-RESTART_CODES = (PREEMPTED, *range(127, 256))
-"""A save, and what processes leave with that were killed, as where a machine was taken away: xpk's own list. A
-mistake (2) and an error of Python (1) end the JobSet."""
+RESTART_CODES = (PREEMPTED, LOST, *range(127, 256))
+"""A save, a lost process and, as in xpk's own list, what processes leave with that were killed, as where a machine was
+taken away. A mistake (2) and an error of Python (1) end the JobSet."""
 GRACE = 300
 """Seconds from SIGTERM to SIGKILL: longer than a step and a save."""
 
@@ -67,7 +67,7 @@ def create(job: Job, restarts: int) -> list[str]:
         f"--num-slices={job.slices}",
         f"--docker-image={job.image}",
         f"--max-restarts={restarts}",
-        f"--restart-on-exit-codes={PREEMPTED}",
+        f"--restart-on-exit-codes={PREEMPTED},{LOST}",
         f"--termination-grace-period-seconds={GRACE}",
         "--no-use-parallel-containers",
         *(["--spot"] if job.spot else []),
@@ -200,4 +200,6 @@ def manifest(job: Job, restarts: int) -> dict[str, Any]:
 def manifest_text(job: Job, restarts: int) -> str:
     """The JobSet as a file; lists of numbers stand in one line."""
     text = json.dumps(manifest(job, restarts), indent=2)
-    return re.sub(r"\[[\d,\s]+\]", lambda numbers: f"[{' '.join(numbers.group()[1:-1].split())}]", text) + "\n"
+    return (
+        re.sub(r"\[[\d,\s]+\]", lambda numbers: f"[{' '.join(numbers.group()[1:-1].split())}]", text) + "\n"
+    )

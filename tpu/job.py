@@ -144,13 +144,13 @@ def check_training(command: Sequence[str], slice_: Slice, slices: int) -> None:
       ConfigError: for flags that the training does not understand, files that no machine has, and a mesh that is not
         that of the slices.
     """
-    # The training's own parser, which loads what training needs.
-    from experiments import train
+    # The training's own parser, which loads every configuration's parts.
+    from experiments.arguments import parse
 
     words = list(command[3:])
     if {"-h", "--help"} & set(words):
         raise ConfigError(f"python -m experiments.train {words[0]} --help lists the flags of the training")
-    config = train.parse(words).resolved()
+    config = parse(words).resolved()
     for split in ("train", "dev", "test"):
         for path in getattr(config.data, split):
             if not re.match(r"gs://[a-z0-9]|/|tfds:|discourse(:|$)", path):

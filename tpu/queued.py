@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from flaxnmt.commands import MISTAKE
-from flaxnmt.training.preemption import PREEMPTED
+from experiments.supervise import LOST, MISTAKE, PREEMPTED
 from tpu.command import CAPACITY, OTHER, kind_of
 from tpu.job import Job, Place
 
@@ -31,8 +30,8 @@ WAITING = (
     "SUSPENDING",
     "DELETING",
 )
-PATIENCE = 300.0
-"""Seconds for which processes that were killed are no defect yet: the state of a resource follows its machines late."""
+PATIENCE = 120.0
+"""Seconds to wait after processes were lost or killed: the state of a resource follows its machines late."""
 
 
 def sent(job: Job, startup: Path, folder: Path) -> dict[str, tuple[Path, str]]:
@@ -180,6 +179,7 @@ class Outcome(Enum):
     FINISHED = "finished"
     PREEMPTED = "saved and left"
     MISTAKE = "a mistake to correct"
+    LOST = "processes were lost"
     KILLED = "killed"
     DEFECT = "a defect"
 
@@ -218,8 +218,9 @@ def read_progress(text: str, name: str, workers: int) -> Progress:
 
     decided = (
         first(Outcome.MISTAKE, lambda code: code == MISTAKE)
-        or first(Outcome.DEFECT, lambda code: code not in (0, PREEMPTED) and code < 128)
+        or first(Outcome.DEFECT, lambda code: code not in (0, PREEMPTED, LOST) and code < 128)
         or first(Outcome.KILLED, lambda code: code >= 128)
+        or first(Outcome.LOST, lambda code: code == LOST)
     )
     if decided:
         return decided
@@ -239,14 +240,14 @@ class Action(Enum):
     STOP = "stop"
 
 
-def decide(resource: Resource, spot: bool, progress: Progress, killed_for: float = 0.0) -> tuple[Action, str]:
+def decide(resource: Resource, spot: bool, progress: Progress, ended_for: float = 0.0) -> tuple[Action, str]:
     """The state machine: what to do, and why.
 
     Args:
       resource: as Cloud TPU says.
       spot: whether it may be taken away at any time, and is asked for again then.
       progress: as the machines said.
-      killed_for: seconds for which it is known that processes were killed.
+      ended_for: seconds for which it is known that processes were lost or killed.
     """
     state, outcome = resource.state, progress.outcome
     if outcome is Outcome.FINISHED:
@@ -260,7 +261,9 @@ def decide(resource: Resource, spot: bool, progress: Progress, killed_for: float
     if state == "ACTIVE":
         if outcome is Outcome.PREEMPTED:
             return Action.RUN, "the training saved and left"
-        if outcome is Outcome.KILLED and killed_for >= PATIENCE:
+        if outcome is Outcome.LOST and ended_for >= PATIENCE:
+            return Action.RUN, "processes were lost, and the machines are still there"
+        if outcome is Outcome.KILLED and ended_for >= PATIENCE:
             return Action.STOP, "processes were killed, and the machines are still there"
         return Action.WAIT, ""
     if state == MISSING:

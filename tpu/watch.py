@@ -17,7 +17,9 @@ FILES = Path("runs/launch")
 STARTUP = Path(__file__).with_name("startup.sh")
 DEFECT = 1
 FAILURES = 5
-"""Polls in a row that may fail, as where the network is away."""
+"""Looks and restarts in a row that may fail, as where the network is away."""
+LOSSES, HOUR = 3, 3600.0
+"""Restarts after lost processes within an hour, on machines that stay: more of them are a defect."""
 LONGEST_DELAY = 600.0
 
 
@@ -91,9 +93,10 @@ class Watcher:
     clock: Callable[[], float] = time.monotonic
     used: int = 0
     _said: str = ""
-    _killed_at: float | None = None
+    _ended_at: float | None = None
     _failures: int = 0
-    _in_a_row: int = field(default=0)
+    _in_a_row: int = 0
+    _losses: list[float] = field(default_factory=list)
 
     def watch(self) -> int:
         """Until the training has finished, or cannot go on; its exit code.
@@ -112,33 +115,40 @@ class Watcher:
     def step(self) -> int | None:
         """One look and what follows; the exit code where that is the end."""
         try:
-            resource, progress = look(self.job, self.runner)
+            code = self.react(*look(self.job, self.runner))
             self._failures = 0
+            return code
         except (CommandFailed, json.JSONDecodeError) as error:
             self._failures += 1
             passing = isinstance(error, json.JSONDecodeError) or error.kind == OTHER
             if not passing or self._failures >= FAILURES:
                 raise
-            self._say(f"{self.job.name}: cannot look, will try again ({error})")
+            self._say(f"{self.job.name}: will try again ({error})")
             return None
-        return self.react(resource, progress)
 
     def react(self, resource: Resource, progress: Progress) -> int | None:
         """What follows from a look; the exit code where that is the end."""
-        if progress.outcome is not Outcome.KILLED:
-            self._killed_at = None
-        elif self._killed_at is None:
-            self._killed_at = self.clock()
-        killed_for = 0.0 if self._killed_at is None else self.clock() - self._killed_at
+        if progress.outcome not in (Outcome.KILLED, Outcome.LOST):
+            self._ended_at = None
+        elif self._ended_at is None:
+            self._ended_at = self.clock()
+        ended_for = 0.0 if self._ended_at is None else self.clock() - self._ended_at
         self._say(line_of(self.job, resource, progress))
         if resource.state == "ACTIVE" and progress.outcome is Outcome.RUNNING:
             self._in_a_row = 0
-        action, why = queued.decide(resource, self.job.spot, progress, killed_for)
+        action, why = queued.decide(resource, self.job.spot, progress, ended_for)
+        if action is Action.RUN and progress.outcome is Outcome.LOST and self._too_often():
+            action, why = Action.STOP, f"processes were lost {LOSSES + 1} times within an hour"
         if action in (Action.RUN, Action.RECREATE):
             return self._restart(action, why)
         if action is Action.FINISH:
             return self._finish(resource, why)
         return self._stop(progress, why) if action is Action.STOP else None
+
+    def _too_often(self) -> bool:
+        self._losses = [when for when in self._losses if self.clock() - when < HOUR]
+        self._losses.append(self.clock())
+        return len(self._losses) > LOSSES
 
     def _restart(self, action: Action, why: str) -> int | None:
         if self.used >= self.restarts:
@@ -148,7 +158,7 @@ class Watcher:
         self._in_a_row += 1
         verb = "running it again" if action is Action.RUN else "asking for it again"
         self.runner.say(f"{self.job.name}: {why}; {verb}, restart {self.used} of at most {self.restarts}")
-        self._killed_at, self._said = None, ""
+        self._ended_at, self._said = None, ""
         (run if action is Action.RUN else recreate)(self.job, self.runner)
         return None
 

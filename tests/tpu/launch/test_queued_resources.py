@@ -209,9 +209,7 @@ def test_mistakes_and_defects_end_the_watch_at_once(watched, cloud, name, exit_c
 
 def test_killed_processes_are_no_defect_while_the_machines_are_being_taken_away(watched, cloud):
     killed = {**RUNNING, "0-1": 134}
-    code, *_ = watched(
-        state("ACTIVE", killed), state("ACTIVE", killed), state("SUSPENDED"), state("ACTIVE", ended(0))
-    )
+    code, *_ = watched(state("ACTIVE", killed), state("SUSPENDED"), state("ACTIVE", ended(0)))
     assert code == 0 and cloud.verbs.count("create") == 2
 
 
@@ -219,6 +217,27 @@ def test_killed_processes_on_machines_that_stay_are_a_defect(watched):
     killed = state("ACTIVE", {**RUNNING, "0-1": 137})
     code, lines, _ = watched(*[killed] * 9)
     assert code == 1 and "exit code 137 of worker 0-1" in lines[-3]
+
+
+def test_lost_processes_are_started_again_on_machines_that_stay_but_not_for_ever(watched, cloud):
+    lost = [state("ACTIVE", ended(43, {"0-2": 42})), state("ACTIVE", ended(43))]
+    code, *_ = watched(*lost, state("ACTIVE", ended(0)))
+    assert code == 0 and cloud.verbs == ["rm", "create", "rm", "ssh", "delete"]
+    cloud.plan()
+    (cloud.folder / "calls.jsonl").unlink()
+    code, lines, _ = watched(*lost * 4)
+    assert code == 1 and cloud.verbs.count("ssh") == 3
+    assert "processes were lost 4 times within an hour: exit code 43" in lines[-3]
+
+
+def test_a_restart_that_fails_is_tried_again(watched, cloud):
+    code, *_ = watched(
+        *[state("ACTIVE", ended(42))] * 2,
+        state("ACTIVE", RUNNING),
+        state("ACTIVE", ended(0)),
+        fail={"ssh": ["network"]},
+    )
+    assert code == 0 and cloud.verbs.count("ssh") == 2
 
 
 def test_a_deleted_resource_ends_the_watch(watched):
@@ -230,7 +249,7 @@ def test_a_passing_failure_of_gcloud_is_waited_out(watched, cloud):
     code, lines, _ = watched(
         state("ACTIVE", RUNNING), state("ACTIVE", ended(0)), fail={"describe": ["", "network", "network"]}
     )
-    assert code == 0 and sum("cannot look, will try again" in line for line in lines) == 1
+    assert code == 0 and sum("will try again" in line for line in lines) == 1
 
 
 def test_a_lasting_failure_of_gcloud_is_not(watched):
@@ -343,6 +362,11 @@ def test_the_state_machine_never_loops_over_a_defect_nor_forgets_what_has_finish
         assert action is (Action.RECREATE if spot else Action.STOP)
     elif name == "ACTIVE" and outcome is Outcome.PREEMPTED:
         assert action is Action.RUN
+    elif name == "ACTIVE" and outcome is Outcome.LOST:
+        assert (
+            action is Action.WAIT
+            and decide(Resource(name), spot, Progress(outcome, 43), 200)[0] is Action.RUN
+        )
     else:
         assert action is (Action.STOP if name == "NOT_FOUND" else Action.WAIT)
 
@@ -361,6 +385,8 @@ def test_the_state_machine_never_loops_over_a_defect_nor_forgets_what_has_finish
         (["wmt 0-0 134", "wmt 0-1 1"], Outcome.DEFECT, 1),
         (["wmt 0-0 134", "wmt 0-1 2"], Outcome.MISTAKE, 2),
         (["wmt 0-0 143", "wmt 0-1 42"], Outcome.KILLED, 143),
+        (["wmt 0-0 running", "wmt 0-1 43"], Outcome.LOST, 43),
+        (["wmt 0-0 43", "wmt 0-1 1"], Outcome.DEFECT, 1),
         (["torn", "", "wmt 0-0"], Outcome.RUNNING, None),
     ],
 )
