@@ -81,7 +81,8 @@ class Gke:
             )
             return
         # xpk would ask whether to replace a workload that runs.
-        if not self.runner.dry_run and self._state(job.name, job.place)[0] != gke.MISSING:
+        said = self.runner.run(gke.listing(job.place, job.name))
+        if not self.runner.dry_run and gke.read_listing(said, job.name)[0] != gke.MISSING:
             raise CommandFailed(
                 EXISTS, f"the workload {job.name} is there already: see status, or delete it first"
             )

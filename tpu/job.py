@@ -1,6 +1,5 @@
 """One training on TPU slices: what both ways of launching it need to know, checked before anything is asked for."""
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -159,10 +158,14 @@ def check_training(command: Sequence[str], slice_: Slice, slices: int) -> None:
                     "or the absolute path of a file in the image"
                 )
     mesh, devices = config.mesh, slice_.devices * slices
-    sizes = [size for size in (mesh.data, mesh.fsdp, mesh.model) if size != -1]
-    product = math.prod(sizes)
-    if devices % product or (len(sizes) == 3 and product != devices):
+    data = max(1, devices // (mesh.fsdp * mesh.model)) if mesh.data == -1 else mesh.data
+    if data * mesh.fsdp * mesh.model != devices:
         raise ConfigError(
-            f"mesh data {mesh.data} x fsdp {mesh.fsdp} x model {mesh.model} does not fit {devices} devices, which "
+            f"mesh data {data} x fsdp {mesh.fsdp} x model {mesh.model} does not fit {devices} devices, which "
             f"{slices} x {slice_.name} have: change --mesh.data, --mesh.fsdp or --mesh.model"
+        )
+    if config.data.rows_multiple % (data * mesh.fsdp):
+        raise ConfigError(
+            f"batches of a multiple of {config.data.rows_multiple} rows do not divide by the {data * mesh.fsdp} devices "
+            "that share them: make --data.rows-multiple a multiple of that, or take a smaller slice"
         )

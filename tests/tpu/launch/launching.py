@@ -6,7 +6,8 @@ from pathlib import Path
 
 IMAGE = "us-docker.pkg.dev/my-project/images/flaxnmt:1"
 MACHINES = ["--slice", "v5e-16", "--bucket", "gs://my-bucket", "--image", IMAGE]
-DATA = ["--train", "gs://my-bucket/train.jsonl", "--dev", "gs://my-bucket/dev.jsonl", "--max-steps", "9"]
+FILES = ["--train", "gs://my-bucket/train.jsonl", "--dev", "gs://my-bucket/dev.jsonl"]
+DATA = [*FILES, "--data.rows-multiple", "64"]
 CREATE = ["create", "text_small", "--name", "wmt", *MACHINES]
 
 

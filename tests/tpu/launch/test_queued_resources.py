@@ -68,7 +68,7 @@ def test_create_asks_for_the_machines_with_the_training_as_data(cloud, command):
     )
     assert code == 2  # not a flag of this training: found here, and not on the pod
     code, out, _ = command(
-        [*CREATE, "--spot", "--zone", "us-west4-a", "--", *DATA[:4], "--test", f"gs://b/{flags[1]}"]
+        [*CREATE, "--spot", "--zone", "us-west4-a", "--", *DATA, "--test", f"gs://b/{flags[1]}"]
     )
     assert code == 0 and "asked for 1 x v5e-16; the run directory is gs://my-bucket/runs/wmt" in out
     (resource,) = cloud.resources.values()
@@ -88,7 +88,7 @@ def test_create_asks_for_the_machines_with_the_training_as_data(cloud, command):
             "--processes",
             "0",
         ),
-        *(*DATA[:4], "--test", f"gs://b/{flags[1]}"),
+        *(*DATA, "--test", f"gs://b/{flags[1]}"),
     ]
     assert (
         "JAX_COMPILATION_CACHE_DIR=gs://my-bucket/cache/jax" in metadata["flaxnmt-environment"].splitlines()

@@ -85,7 +85,7 @@ def machine(cloud, tmp_path, monkeypatch):
         "flaxnmt-command": "".join(f"{word}\n" for word in COMMAND),
         "flaxnmt-environment": "COLOUR=light red\nLIBTPU_INIT_ARGS=--a=true --b=$(id)\n",
         "agent-worker-number": "3",
-        "tpu-env": "ACCELERATOR_TYPE: 'v5litepod-16'\nMEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\nZONE: 'us-west4-a'\n",
+        "tpu-env": "ACCELERATOR_TYPE: 'v5litepod-16'\nMEGASCALE_SLICE_ID: '1'\nZONE: 'us-west4-a'\n",
     }
     for name, text in attributes.items():
         (metadata / name).write_text(text)
