@@ -173,6 +173,11 @@ def test_a_failure_before_the_training_is_reported_too(cloud, machine):
     assert done.returncode != 0 and trainings(cloud) == [] and said(cloud) == "wmt 1-3 1\n"
 
 
+def test_a_log_that_cannot_be_written_is_not_how_the_training_ended(cloud, machine):
+    (machine.home / "log").mkdir(parents=True)
+    assert machine(0).returncode == 0 and said(cloud) == "wmt 1-3 0\n"
+
+
 def test_one_slice_is_number_zero(cloud, machine):
     (cloud.folder / "metadata/tpu-env").write_text("ZONE: 'us-west4-a'\n")
     machine(0)
