@@ -77,7 +77,12 @@ def test_a_workload_that_is_there_is_not_replaced(cloud, command):
 def test_watch_follows_a_workload_to_its_end(cloud, events, code, said):
     cloud.plan(states=[("wmt", *event) for event in events])
     lines, slept = [], []
-    found = Gke(Runner(say=lines.append), sleep=slept.append).watch(job(), 5.0, 9, False)
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert len(slept) < 9, "it waits for ever"
+
+    found = Gke(Runner(say=lines.append), sleep=sleep).watch(job(), 5.0, 9, False)
     assert (
         found == code
         and slept == [5.0] * (len(events) - 1)

@@ -48,7 +48,12 @@ def watched(cloud):
         runner = Runner(say=lines.append)
         watch.create(job(spot), runner)
         cloud.plan(states=list(events), fail=fail or {})
-        watcher = watch.Watcher(job(spot), runner, sleep=slept.append, clock=lambda: next(now), **options)
+
+        def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            assert len(slept) < 20, "it waits for ever"
+
+        watcher = watch.Watcher(job(spot), runner, sleep=sleep, clock=lambda: next(now), **options)
         return watcher.watch(), lines, slept
 
     return run
