@@ -1,0 +1,128 @@
+"""A sweep as one job for each trial: each call does what is next for all of them."""
+
+import json
+
+import pytest
+from launching import MACHINES
+
+from experiments import sweep
+from experiments.sweep import Sweep, Trial
+from flaxnmt.errors import ConfigError
+from flaxnmt.ledger import Ledger
+from tpu import names, sweeping
+from tpu.launch import VERBS
+
+FILES = ("--train", "$FLAXNMT_DATA/a.jsonl", "--dev", "$FLAXNMT_DATA/b.jsonl", "--data.rows-multiple", "16")
+FIRST = Trial("base", "text_small", FILES)
+NEXT = Trial("2-to-1", "text_small", FILES, after="base")
+OTHER = Trial("other", "text_small", FILES)
+TRIALS = (FIRST, NEXT, OTHER)
+COMMAND = ["sweep", "tests", *MACHINES, "--spot", "--data", "gs://my-bucket/data", "--at-most", "5"]
+BASE, SECOND, THIRD = (sweeping.job_name("tests", trial.directory) for trial in TRIALS)
+WORKERS = [f"0-{worker}" for worker in range(4)]
+
+
+@pytest.fixture
+def three_trials(cloud, monkeypatch, tmp_path):
+    """A sweep of three trials, the second of which starts from the first."""
+    monkeypatch.setattr(sweep, "load", lambda name: Sweep(TRIALS, measure=lambda directory, trial: {}))
+    monkeypatch.setattr(sweeping, "RESULTS", tmp_path / "results")
+    return cloud
+
+
+def ended(cloud, name: str, code) -> None:
+    for worker in WORKERS:
+        cloud.put(f"my-bucket/launch/{name}/exit/{worker}", f"{name} {worker} {code}\n")
+
+
+def created(cloud) -> list[str]:
+    return [call[5] for call in cloud.calls if call[4:5] == ["create"]]
+
+
+def test_one_job_for_each_trial_and_those_that_start_from_others_wait(three_trials, command):
+    cloud = three_trials
+    code, out, err = command(COMMAND)
+    assert (code, err) == (0, "") and created(cloud) == [BASE, THIRD]
+    assert f"{SECOND}: waits for {BASE}" in out and "0 of 3 jobs finished" in out
+    words = cloud.resources[BASE]["metadata"]["flaxnmt-command"].splitlines()
+    assert words[3:] == [
+        *("text_small", "--run", "gs://my-bucket/runs/tests/base-seed1", "--processes", "0", "--seed", "1"),
+        *("--train", "gs://my-bucket/data/a.jsonl", "--dev", "gs://my-bucket/data/b.jsonl"),
+        *FILES[-2:],
+    ]
+    ended(cloud, BASE, 0)
+    code, out, _ = command(COMMAND)
+    assert code == 0 and created(cloud) == [BASE, THIRD, SECOND] and BASE not in cloud.resources
+    words = cloud.resources[SECOND]["metadata"]["flaxnmt-command"].splitlines()
+    assert words[words.index("--init-from") + 1] == "gs://my-bucket/runs/tests/base-seed1"
+    assert "1 of 3 jobs finished" in out
+    for name in (SECOND, THIRD):
+        ended(cloud, name, 0)
+    code, out, _ = command(COMMAND)
+    assert "3 of 3 jobs finished" in out and cloud.resources == {}
+    assert "3 of 3 jobs finished" in command(COMMAND)[1] and len(created(cloud)) == 3
+
+
+def test_spot_machines_of_a_trial_are_asked_for_again(three_trials, command):
+    cloud = three_trials
+    command(COMMAND)
+    resources = cloud.resources
+    resources[THIRD]["state"] = "SUSPENDED"
+    (cloud.folder / "resources.json").write_text(json.dumps(resources))
+    assert command(COMMAND)[0] == 0 and created(cloud) == [BASE, THIRD, THIRD]
+    assert cloud.resources[THIRD]["state"] == "ACCEPTED"
+
+
+def test_a_trial_that_failed_is_started_again_only_where_it_is_wanted(three_trials, command):
+    cloud = three_trials
+    ended(cloud, THIRD, 1)
+    _, out, _ = command([*COMMAND, "--only", "other"])
+    assert (
+        created(cloud) == []
+        and f"{THIRD}: failed before with exit code 1; gs://my-bucket/launch/{THIRD}/log/0-0" in out
+    )
+    command([*COMMAND, "--only", "other", "--retry"])
+    assert created(cloud) == [THIRD]
+
+
+def test_no_more_than_wanted_are_started(three_trials, command):
+    _, out, _ = command([*COMMAND[:-1], "1"])
+    assert created(three_trials) == [BASE] and f"{THIRD}: not started, since --at-most 1 were" in out
+
+
+def test_what_has_a_row_in_the_ledger_is_finished(three_trials, command, tmp_path):
+    ledger = Ledger(tmp_path / "results/tests.jsonl")
+    ledger.add({"key": FIRST.key})
+    ledger.add({"key": OTHER.key})
+    _, out, _ = command(COMMAND)
+    # What is left starts from the first, whose run directory the bucket does not have.
+    assert created(three_trials) == [BASE] and "0 of 2 jobs finished" in out
+
+
+def test_a_sweep_on_gke(three_trials, command):
+    cloud = three_trials
+    line = [*COMMAND, "--cluster", "pods"]
+    assert command(line)[0] == 0
+    assert {*cloud.read("workloads.json")} == {BASE, THIRD}
+    cloud.plan(states=[(BASE, "Finished", "Job finished successfully")])
+    _, out, _ = command(line)
+    assert {*cloud.read("workloads.json")} == {BASE, SECOND, THIRD} and "1 of 3 jobs finished" in out
+
+
+def test_names_of_jobs_are_names_and_differ():
+    for name in sweep.names():
+        found = [sweeping.job_name(name, trial.directory) for trial in sweep.load(name).trials]
+        assert len(set(found)) == len(found)
+        for job in found:
+            assert names.check_name("--name", job).startswith(sweeping.prefix(name))
+
+
+def test_mistakes(three_trials, command):
+    code, _, err = command([*COMMAND, "--only", "nothing"])
+    assert code == 2 and "no trial of tests matches 'nothing'; there are base, 2-to-1, other" in err
+    line = [word for word in COMMAND if word not in ("--data", "gs://my-bucket/data")]
+    code, _, err = command(line)
+    assert code == 2 and "give --data gs://" in err and three_trials.calls == []
+    with pytest.raises(ConfigError):
+        names.check_bucket("/local/data")
+    assert "sweep" in VERBS

@@ -1,0 +1,198 @@
+"""A sweep on TPU slices: one job for each of its trials, and each call does what is next for every one of them."""
+
+import dataclasses
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments.data import PLACE
+from experiments.sweep import RESULTS, Sweep, Trial
+from flaxnmt.errors import ConfigError
+from flaxnmt.ledger import Ledger
+from tpu import gke, queued
+from tpu.command import EXISTS, CommandFailed, Runner
+from tpu.engines import Gke
+from tpu.job import Job, Place, state_of, training_command
+from tpu.names import slug
+from tpu.queued import Outcome, Progress, Resource
+from tpu.watch import Watcher, create
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A trial and its job.
+
+    Attributes:
+      trial: of the sweep.
+      job: that trains it.
+      after: name of the job that has to finish first.
+    """
+
+    trial: Trial
+    job: Job
+    after: str | None
+
+
+def job_name(sweep: str, directory: str) -> str:
+    """Of the trial with this directory."""
+    return slug(f"{prefix(sweep)}{directory}")
+
+
+def prefix(sweep: str) -> str:
+    """With which the names of all jobs of a sweep begin."""
+    return sweep.replace("_", "-")[:20] + "-"
+
+
+def plan(
+    name: str,
+    sweep: Sweep,
+    template: Job,
+    data: str | None,
+    only: Sequence[str] = ("*",),
+    seeds: Sequence[int] | None = None,
+    ledger: Ledger | None = None,
+) -> list[Planned]:
+    """Jobs of the trials that have no row in the ledger, and of those from which they start, in the sweep's order.
+
+    Args:
+      name: of the sweep.
+      sweep: its trials.
+      template: the machines of every job; run directories go to runs/NAME of its bucket.
+      data: where the corpora lie, for sweeps on real ones.
+      only: patterns of names of trials.
+      seeds: of trials; all if not given.
+      ledger: of finished trials; that in experiments/results if not given.
+
+    Raises:
+      ConfigError: where no trial fits, or the place of the corpora is not known.
+    """
+    ledger = Ledger(RESULTS / f"{name}.jsonl") if ledger is None else ledger
+    rows, finished = ledger.rows(), ledger.keys()
+    trials = {trial.directory: trial for trial in sweep.all(rows)}
+    chosen = [
+        trial
+        for trial in trials.values()
+        if any(fnmatch.fnmatch(trial.name, pattern) for pattern in only)
+        and (seeds is None or trial.seed in seeds)
+    ]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(trial.name for trial in trials.values()))
+        raise ConfigError(f"no trial of {name} matches {' or '.join(map(repr, only))}; there are {known}")
+    wanted: set[str] = set()
+    for trial in chosen:
+        one: Trial | None = trial if trial.key not in finished else None
+        while one is not None and one.directory not in wanted:
+            wanted.add(one.directory)
+            one = trials.get(one.start or "")
+    runs = f"{template.bucket}/runs/{name}"
+    planned = []
+    for trial in trials.values():
+        if trial.directory in wanted:
+            words = _words(trial, runs, data)
+            run = f"{runs}/{trial.directory}"
+            command = training_command(trial.config, run, words)
+            job = dataclasses.replace(
+                template, name=job_name(name, trial.directory), run=run, command=command
+            )
+            after = None if trial.start is None else job_name(name, trial.start)
+            planned.append(Planned(trial, job, after))
+    return planned
+
+
+def _words(trial: Trial, runs: str, data: str | None) -> list[str]:
+    words = ["--seed", str(trial.seed)]
+    if trial.start is not None:
+        words += ["--init-from", f"{runs}/{trial.start}"]
+    for word in trial.options:
+        if PLACE in word:
+            if data is None:
+                raise ConfigError(f"{word}: give --data gs://..., to say where the corpora are")
+            word = word.replace(PLACE, data)
+        words.append(word)
+    return words
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of all jobs of a sweep: resources, and how their processes stand, by name."""
+
+    resources: dict[str, Resource]
+    progress: dict[str, Progress]
+
+
+def look(name: str, planned: Sequence[Planned], place: Place, bucket: str, runner: Runner) -> Seen:
+    """Asks once for all jobs."""
+    jobs = [one.job for one in planned]
+    if place.cluster is not None:
+        said = runner.run(gke.listing(place, prefix(name)))
+        states = {job.name: gke.read_listing(said, job.name)[0] for job in jobs} if said else {}
+        finished = {job: Progress(Outcome.FINISHED) for job, state in states.items() if state == gke.FINISHED}
+        return Seen({job: Resource(state) for job, state in states.items()}, finished)
+    resources = queued.read_resources(runner.run(queued.listing(place)))
+    said = runner.run(queued.codes(state_of(bucket, f"{prefix(name)}*")), missing_ok=True)
+    return Seen(resources, {job.name: queued.read_progress(said, job.name, job.workers) for job in jobs})
+
+
+def advance(
+    planned: Sequence[Planned], seen: Seen, place: Place, runner: Runner, at_most: int, retry: bool
+) -> int:
+    """Does what is next for every trial: starts it, asks for its machines again, gives them back; how many are left.
+
+    Args:
+      at_most: jobs that are started in one call.
+      retry: start those again that failed before.
+    """
+    left = started = 0
+    for one in planned:
+        job = one.job
+        resource = seen.resources.get(job.name, Resource())
+        progress = seen.progress.get(job.name, Progress(Outcome.RUNNING))
+        there = resource.state != queued.MISSING
+        if progress.outcome is Outcome.FINISHED and not there:
+            runner.say(f"{job.name}: finished")
+            continue
+        if there:
+            ended = _tend(job, resource, progress, place, runner)
+            left += not ended
+            continue
+        left += 1
+        waits = (
+            one.after is not None and seen.progress.get(one.after, progress).outcome is not Outcome.FINISHED
+        )
+        if waits and not runner.dry_run:
+            runner.say(f"{job.name}: waits for {one.after}")
+        elif progress.outcome in (Outcome.MISTAKE, Outcome.DEFECT) and not retry:
+            runner.say(
+                f"{job.name}: failed before with exit code {progress.code}; {job.state}/log/{progress.worker} has why, "
+                "--retry starts it again"
+            )
+        elif started >= at_most:
+            runner.say(f"{job.name}: not started, since --at-most {at_most} were")
+        else:
+            started += 1
+            if waits:
+                runner.say(f"# after {one.after} has finished:")
+            _start(job, place, runner)
+    return left
+
+
+def _tend(job: Job, resource: Resource, progress: Progress, place: Place, runner: Runner) -> bool:
+    """Looks after a job whose machines, or their request, are there; whether it has finished."""
+    if place.cluster is not None:
+        runner.say(f"{job.name}: {resource.state}")
+        return resource.state == gke.FINISHED
+    return Watcher(job, runner).react(resource, progress) == 0
+
+
+def _start(job: Job, place: Place, runner: Runner) -> None:
+    try:
+        if place.cluster is None:
+            create(job, runner)
+        else:
+            runner.run(gke.create(job, Gke.restarts))
+        if not runner.dry_run:
+            runner.say(f"{job.name}: asked for")
+    except CommandFailed as error:
+        if error.kind != EXISTS:
+            raise
+        runner.say(f"{job.name}: is there already")
