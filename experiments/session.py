@@ -20,6 +20,8 @@ from experiments.report import write_report
 from experiments.supervise import LOST, ON
 from experiments.tasks import make_task
 from flaxnmt.commands import guarded, quiet
+from flaxnmt.errors import ConfigError
+from flaxnmt.models.config import uses_splash
 from flaxnmt.models.families import example_inputs
 from flaxnmt.run import PROFILE, RECORD, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
@@ -68,6 +70,8 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
     if jax.process_count() > 1:
         preflight(config, shared.address, arguments.processes, arguments.join_seconds)
     check(config, directory)
+    if uses_splash(config.model) and jax.default_backend() != "tpu":
+        raise ConfigError("--model.document.kernel splash needs a TPU: give --model.document.kernel xla here")
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.model)
     owned_rows(config.data.rows_multiple, mesh)
     begins = arguments.init_from is not None and not has_checkpoint(directory)

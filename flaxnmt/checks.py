@@ -104,6 +104,13 @@ def _check_document(config: Config) -> None:
             "--model.document.dispatched has no hard weights, and no distances that add to values: leave it out, or give "
             "--model.attention-weights soft and --model.no-relative-values"
         )
+    if model.document.kernel == "splash":
+        dropout = model.dropout if model.attention_dropout is None else model.attention_dropout
+        if dropout or model.attention_weights != "soft" or model.positions in ("shaw", "transformer_xl"):
+            raise ConfigError(
+                "--model.document.kernel splash has no dropout on weights, no hard weights and no scores of distances: give "
+                "--model.attention-dropout 0, and --model.positions sinusoidal, learned, rotary or none"
+            )
     if config.data.previous:
         raise ConfigError(
             "--data.previous belongs to models of sentences and --model.document.layers makes one of documents: "

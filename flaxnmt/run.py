@@ -13,6 +13,7 @@ report.md, curves.png
 profile/          traces, where they were asked for
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -34,7 +35,7 @@ from flaxnmt.data.documents import Document
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError, RunError
 from flaxnmt.language.reader import Guess, Reader
-from flaxnmt.models.config import EncoderOnlyConfig, Seq2SeqConfig
+from flaxnmt.models.config import EncoderOnlyConfig, Seq2SeqConfig, uses_splash
 from flaxnmt.models.families import Model, module
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.metrics import read_metrics
@@ -159,7 +160,12 @@ class Run:
 
     @cached_property
     def model(self) -> Model:
-        return make_model(self.config, self.vocabularies)
+        """The module; without a TPU it computes by itself what a kernel for TPUs does."""
+        config = self.config
+        if uses_splash(config.model) and jax.default_backend() != "tpu":
+            document = dataclasses.replace(config.model.document, kernel="xla")
+            config = config.replace(model=dataclasses.replace(config.model, document=document))
+        return make_model(config, self.vocabularies)
 
     @cached_property
     def translator(self) -> Translator:

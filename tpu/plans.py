@@ -38,6 +38,9 @@ PLANS = {
     ),
     "documents, dispatched": f"{DOCUMENTS} --model.document.dispatched True",
     "documents, all words": f"{DOCUMENTS} --model.document.layers sentence document",
+    "documents, all words, splash kernel": (
+        f"{DOCUMENTS} --model.document.layers sentence document --model.document.kernel splash"
+    ),
     "beam search": f"transformer_base --slice v5e-4 --decode {BF16}",
     "two slices": f"transformer_base --slice v5e-16 --slices 2 {BF16} --data.batch-tokens 131072 --data.rows-multiple 128",
     "1024 chips": (

@@ -1,15 +1,24 @@
 """Attention over all words of a document at once, as if it were one sequence."""
 
+from collections.abc import Callable
+
 from flaxnmt.attention.multihead import MultiHeadAttention
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.typing import Array, Count, Float
 
 
-class DocumentAttention(MultiHeadAttention):
+class DocumentAttention(MultiHeadAttention, kw_only=True):
     """Multi-head attention from every word to every word of its document, with the parameters of a sentence's.
 
     `rows` takes rows of any shape that stand in the order of their documents, such as [B, N, M, D].
+
+    Attributes:
+      kernel: computes attention from queries, keys, values and the mask of keys, such as
+        `flaxnmt.attention.splash.splash_attention`; None for scores that are kept. It knows of no dropout on weights, no
+        scores beside those of queries and keys, and no weights to look at: for what is captured scores are kept.
     """
+
+    kernel: Callable[..., Array] | None = None
 
     def keys(self, memory: Float[Array, "B N M D"], context: Context) -> KeyValues:
         batch, _, _, d_model = memory.shape
@@ -18,8 +27,16 @@ class DocumentAttention(MultiHeadAttention):
     def rows(self, x: Float[Array, "*rows D"], shared: KeyValues, context: Context):
         batch = shared.key.shape[0]
         flat = x.reshape(batch, -1, x.shape[-1])
-        y, weights = super().rows(flat, shared, context.of_documents(batch))
-        return y.reshape(x.shape), weights
+        context = context.of_documents(batch)
+        if self.kernel is None or context.capture:
+            y, weights = super().rows(flat, shared, context)
+            return y.reshape(x.shape), weights
+        if self.dropout and not context.deterministic:
+            raise ValueError("a kernel has no dropout on attention weights: set dropout to 0")
+        (query,) = self._heads(flat, self.w_query, biases=self.b_query, active=context.active)
+        query, _ = self._placed(query, context.places(flat.shape[1], shared.key.shape[-2]))
+        y = self._output(self.kernel(query, shared.key, shared.value, context.key_mask), context.active)
+        return y.reshape(x.shape), None
 
     def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
         return super().flops(d_model, queries, keys)

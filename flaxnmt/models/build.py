@@ -16,6 +16,7 @@ from flaxnmt.attention.multihead import MultiHeadAttention
 from flaxnmt.attention.relative import AttentionPositions, ShawPositions, TransformerXLPositions
 from flaxnmt.attention.rotary import RotaryPositions
 from flaxnmt.attention.source2token import MeanPooling, MultiDimensionalSource2Token, Source2Token
+from flaxnmt.attention.splash import splash_attention
 from flaxnmt.attention.weights import Weights, argmax_weights, softmax_weights, threshold_weights
 from flaxnmt.encoders.combine import GatedSum, Sum, WeightedSum
 from flaxnmt.encoders.convs2s import RESIDUAL_SCALE, GatedConvolution
@@ -134,10 +135,12 @@ def attention(config: ModelConfig, kind: AttentionKind, heads: int, own: bool = 
         "parent": None,
     }
     placed = plain | {"positions": attention_positions(config, heads) if own else None}
-    if kind in ("sentence", "document"):
-        kinds = {"sentence": MultiHeadAttention, "document": DocumentAttention}
-        return kinds[kind](*sizes, **placed)
+    if kind == "sentence":
+        return MultiHeadAttention(*sizes, **placed)
     document = config.document
+    if kind == "document":
+        kernel = {"xla": None, "splash": splash_attention}[document.kernel]
+        return DocumentAttention(*sizes, kernel=kernel, **placed)
     encoding = {"sentence_encoder": sentence_encoder(config, document.sentence_encoder)}
 
     selecting = {

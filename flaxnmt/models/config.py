@@ -83,6 +83,9 @@ class DocumentConfig:
     """A word's own sentence is always among them."""
     dispatched: bool | None = None
     """Compute scores for the words of selected sentences alone, or for all words, masked; None: what is faster."""
+    kernel: Literal["xla", "splash"] = "xla"
+    """How attention to all words of a document is computed: with scores that are kept, or block by block by the splash
+    kernel, which pays on TPUs from about a thousand words on (document)."""
     context_heads: int = 2
     """Additional heads over sentence encodings (heads)."""
     sentence_encoder: SentenceEncoder = "source2token"
@@ -258,6 +261,11 @@ DOCUMENT_KINDS = tuple(kind for kind in get_args(AttentionKind) if kind != "sent
 
 GROWTH = {"attention": 6, "static_expansion": 12, "lstm": 18, "convs2s": 6, "fnet": 6}
 """Encoders in the order in which Hu et al. 2023 add them, and their layers; those of fnet are lost."""
+
+
+def uses_splash(config: Architecture) -> bool:
+    """Whether the model has a kernel that runs on TPUs alone."""
+    return config.is_document and config.document.kernel == "splash"
 
 
 def encoder_set(size: int, layers: Sequence[int] = tuple(GROWTH.values())) -> tuple[str, ...]:

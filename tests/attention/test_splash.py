@@ -1,12 +1,16 @@
 """The splash kernel, interpreted, beside plain attention: forward and gradient, padding, meshes."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxnmt.attention.document import DocumentAttention
 from flaxnmt.attention.dot_product import dot_product_attention
 from flaxnmt.attention.splash import splash_attention
+from flaxnmt.layers.context import Context
 from flaxnmt.sharding import make_mesh, use_mesh
 
 LENGTHS = (130, 40)
@@ -60,3 +64,16 @@ def test_on_a_mesh_each_device_has_its_examples_and_heads(inputs):
     with use_mesh(mesh):
         found = jax.jit(lambda *inputs: splash_attention(*inputs, interpret=True))(*arrays, mask)
     np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_over_documents_is_the_same_by_the_kernel():
+    rng = np.random.default_rng(1)
+    x = jnp.asarray(rng.normal(size=(2, 3, 5, 128)), jnp.float32)
+    context = Context(key_mask=jnp.asarray(rng.random((2, 3, 5)) < 0.7).at[:, 0, 0].set(True))
+    plain, fast = (
+        DocumentAttention(128, 2, kernel=kernel)
+        for kernel in (None, partial(splash_attention, interpret=True))
+    )
+    variables = plain.init(jax.random.key(0), x, x, context)
+    expected = jax.jit(plain.apply)(variables, x, x, context)
+    np.testing.assert_allclose(jax.jit(fast.apply)(variables, x, x, context), expected, rtol=1e-5, atol=1e-5)
