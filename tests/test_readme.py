@@ -10,7 +10,7 @@ import tyro
 from experiments import sweep
 from experiments.arguments import parse
 from flaxnmt import cli
-from tpu import plan
+from tpu import launch, plan
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 PYTHON = re.compile(r"```python\n(.*?)```", re.S)
@@ -39,6 +39,8 @@ def test_commands_are_understood(command):
         assert sweep.load(arguments[2]).tables
     elif arguments[:2] == ["-m", "tpu.plan"]:
         assert plan.parse(arguments[2:]).slice
+    elif arguments[:2] == ["-m", "tpu.launch"]:
+        assert launch.parse(arguments[2:])
     elif program == "python":
         parsed = parse(arguments[2:])
         data = parsed.resolved().data
