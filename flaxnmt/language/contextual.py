@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flaxnmt.data.batches import EvaluationBatches
+from flaxnmt.data.buckets import BucketPlan
 from flaxnmt.data.shards import TokenArray
 from flaxnmt.data.tokenizers import EOS, Offsets
 from flaxnmt.translation.shapes import square_plan
@@ -29,6 +30,11 @@ class Contextual(NamedTuple):
     layers: Float[np.ndarray, "layers L D"]
 
 
+def plan_of(count: int) -> BucketPlan:
+    """Shapes for this many texts."""
+    return square_plan(min(BATCH, 1 << max(count - 1, 0).bit_length()))
+
+
 def over_batches(
     function: Callable[[Int[np.ndarray, "B L"]], Array], rows: Sequence[Sequence[int]]
 ) -> Iterator[tuple[np.ndarray, int]]:
@@ -37,7 +43,7 @@ def over_batches(
     Rows are padded and put together in few shapes; those of more than `LONGEST` tokens are cut, with a warning.
     """
     tokens = TokenArray.from_lists(rows)
-    plan = square_plan(BATCH)
+    plan = plan_of(len(tokens))
     batches = EvaluationBatches(tokens, None, plan)
     found = [np.asarray(function(batch["source"])) for batch in batches]
     return zip(batches.restore(found), np.minimum(tokens.lengths, plan.max_length).tolist())

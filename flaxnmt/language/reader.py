@@ -13,9 +13,9 @@ from flaxnmt.data.labelled.layout import text_inputs
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, MASK, SPECIALS, Offsets, Tokenizer
 from flaxnmt.errors import ConfigError, DataError
-from flaxnmt.language.contextual import BATCH, Contextual, contextual, over_batches
+from flaxnmt.language.contextual import Contextual, contextual, over_batches, plan_of
 from flaxnmt.models.encoder_only import EncoderOnly
-from flaxnmt.translation.shapes import LONGEST, square_plan
+from flaxnmt.translation.shapes import LONGEST
 from flaxnmt.typing import Float, Params
 
 
@@ -144,7 +144,7 @@ class Reader:
         pairs = [TextExample(text, second) for text, second in zip(texts, others, strict=True)]
         rows = text_inputs(pairs, self.tokenizer, LONGEST)
         ids, segments = zip(*rows) if rows else ((), ())
-        batches = SortedBatches(LabelledRows(ids, segments, [0] * len(ids), "classes"), square_plan(BATCH))
+        batches = SortedBatches(LabelledRows(ids, segments, [0] * len(ids), "classes"), plan_of(len(ids)))
         found = []
         for i in range(len(batches)):
             batch = batches.batch(i)
