@@ -29,7 +29,7 @@ def inner_products(
 
 
 def fit_weighting(
-    target: Float[np.ndarray, "L"], d_model: int, tolerance: float = 1e-6
+    target: Float[np.ndarray, "L"], d_model: int, tolerance: float = 1e-4
 ) -> tuple[Float[np.ndarray, "D"], Float[np.ndarray, "L"]]:
     """(w, the fitted w . p(k)): the least squares regression of a weighting of positions 0 .. L - 1 on their sinusoids.
 
