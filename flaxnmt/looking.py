@@ -18,6 +18,8 @@ from flaxnmt.data.shards import TokenArray
 from flaxnmt.data.tokenizers import EOS
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import find_budget
+from flaxnmt.language.attention import attending, of_pair
+from flaxnmt.models.decoder_only import DecoderOnly, one_sequence
 from flaxnmt.models.seq2seq import PAD
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.translator import Translator
@@ -29,13 +31,15 @@ def of_sentence(translator: Translator, source: str, target: str) -> dict[str, A
     Returns:
       `source` and `target` pieces, `encoder` [layers, H, S, S] (of the layers that attend, in all its branches),
       `decoder` [layers, H, T, T] and `cross` [layers, H, T, S]; row t of the last two is what produced piece t of the
-      target.
+      target. Of a decoder alone see `flaxnmt.language.attention.of_pair`.
 
     Raises:
       ConfigError: for a model of documents.
     """
     if translator.model.config.is_document:
         raise ConfigError("this is a model of documents: ask for the attention of a Document, not of a line")
+    if isinstance(translator.model, DecoderOnly):
+        return of_pair(translator, source, target)
     vocabularies = translator.vocabularies
     pairs = [
         (tokenizer, tokenizer.encode([text])[0] + [EOS])
@@ -51,9 +55,9 @@ def of_sentence(translator: Translator, source: str, target: str) -> dict[str, A
     encoder, decoder = translator.model.apply({"params": translator.params}, *ids, method=capture)
     # An encoder without attention has no weights.
     none = np.zeros((0, 1, translator.model.config.encoder.attention.heads, *2 * (ids[0].shape[1],)))
-    attending = [layer["attention"] for layer in encoder if "attention" in layer]
+    own = attending(encoder)
     maps = {
-        "encoder": np.stack(attending) if attending else none,
+        "encoder": np.stack(own) if own else none,
         "decoder": np.stack([layer["attention"] for layer in decoder]),
         "cross": np.stack([layer["cross"] for layer in decoder]),
     }
@@ -93,6 +97,9 @@ def of_gates(
 
     found = jax.jit(partial(translator.model.apply, method=capture))({"params": translator.params}, *ids)
     source, target = (np.asarray(side != PAD) for side in ids)
+    if isinstance(model, DecoderOnly):
+        # Its one stack runs over both.
+        target = np.asarray(one_sequence(*ids)[1])
     rows = []
     for stack, layers in found.items():
         for number, layer in enumerate(layers):

@@ -33,9 +33,12 @@ from flaxnmt.data.boundaries import Boundaries
 from flaxnmt.data.concatenation import Breaks
 from flaxnmt.data.documents import Document
 from flaxnmt.data.vocabularies import Vocabularies
-from flaxnmt.errors import ConfigError, RunError
+from flaxnmt.errors import ConfigError, DataError, RunError
+from flaxnmt.language.attention import of_text
+from flaxnmt.language.causal import CausalReader
+from flaxnmt.language.contextual import Contextual
 from flaxnmt.language.reader import Guess, Reader
-from flaxnmt.models.config import EncoderOnlyConfig, Seq2SeqConfig, uses_splash
+from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig, Seq2SeqConfig, uses_splash
 from flaxnmt.models.families import Model, module
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.metrics import read_metrics
@@ -169,41 +172,88 @@ class Run:
 
     @cached_property
     def translator(self) -> Translator:
-        """Parameters on the default device and the compiled functions."""
+        """Parameters on the default device and the compiled functions.
+
+        Raises:
+          ConfigError: for an encoder alone, which writes nothing.
+        """
+        if isinstance(self.config.model, EncoderOnlyConfig):
+            raise ConfigError(
+                f"{self.directory} is an encoder alone: it writes and scores no text; what it has is fill_mask, classify, "
+                "embed and contextual"
+            )
         return make_translator(self.config, self.model, jax.device_put(self.params), self.vocabularies)
 
     @cached_property
-    def reader(self) -> Reader:
-        """Of an encoder alone: parameters on the default device and the compiled functions."""
-        if not isinstance(self.config.model, EncoderOnlyConfig):
-            raise ConfigError(f"{self.directory} is no encoder alone: its model has no masks to fill")
+    def reader(self) -> Reader | CausalReader:
+        """Of a model of one stack: parameters on the default device and the compiled functions.
+
+        Raises:
+          ConfigError: for a model of two stacks, or of documents.
+        """
+        model = self.config.model
+        if isinstance(model, Seq2SeqConfig) or model.is_document:
+            kind = "a model of documents" if model.is_document else "an encoder with a decoder"
+            raise ConfigError(
+                f"{self.directory} is {kind}: texts are read by an encoder alone, or a decoder alone"
+            )
+        parts = self.model, jax.device_put(self.params), self.vocabularies.source
+        if isinstance(model, DecoderOnlyConfig):
+            return CausalReader(*parts)
         path = self.directory / LABELS
         labels = tuple(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else ()
-        return Reader(self.model, jax.device_put(self.params), self.vocabularies.source, labels)
+        return Reader(*parts, labels)
+
+    @property
+    def _encoder(self) -> Reader:
+        if not isinstance(self.config.model, EncoderOnlyConfig):
+            raise ConfigError(
+                f"{self.directory} is no encoder alone: it fills no masks, embeds no texts and classifies none"
+            )
+        return self.reader
 
     def fill_mask(self, texts: list[str], top: int = 5) -> list[list[list[Guess]]]:
         """The likeliest pieces for each [MASK] of each text (`flaxnmt.language.reader`)."""
-        return self.reader.fill_mask(texts, top)
+        return self._encoder.fill_mask(texts, top)
 
     def embed(self, texts: list[str], pool: str = "mean") -> np.ndarray:
         """A vector a text, [texts, D], of an encoder alone."""
-        return self.reader.embed(texts, pool)
+        return self._encoder.embed(texts, pool)
 
     def classify(self, texts: list[str], seconds: list[str] | None = None) -> list[tuple[str, float]]:
         """The class of each text, or pair of texts, and how likely it is."""
-        return self.reader.classify(texts, seconds)
+        return self._encoder.classify(texts, seconds)
+
+    def contextual(self, texts: list[str]) -> list[Contextual]:
+        """Embeddings of every token of each text in every layer [layers, L, D], of an encoder or a decoder alone.
+
+        A decoder alone that translates reads each text as a source.
+        """
+        return self.reader.contextual(texts)
+
+    def _check_language(self) -> None:
+        model = self.config.model
+        if not isinstance(model, DecoderOnlyConfig) or model.task != "language":
+            raise ConfigError(
+                f"{self.directory} is no model of texts: a decoder alone, trained with --model.task language, "
+                "completes texts and has a perplexity"
+            )
 
     def complete(self, texts: list[str], max_length: int = 64, **options) -> list[str]:
         """Texts that begin as given, of a model of texts; options as in `hypotheses`, such as `sampling`.
 
         max_length: most tokens, those given included.
         """
+        self._check_language()
         nothing = Text.unbroken([""] * len(texts))
         found = self.translator.outputs(nothing, texts, max_length=max_length, **options)
         return [outputs[0].text for outputs in found]
 
     def perplexity(self, texts: list[str]) -> float:
         """Perplexity a token of texts, each by itself, under a model of texts; the end of a text is a token."""
+        self._check_language()
+        if not texts:
+            raise DataError("no texts: a perplexity is that of one at least")
         scores = self.score([""] * len(texts), texts)
         count = sum(len(score.tokens) for score in scores)
         return math.exp(-sum(score.log_prob for score in scores) / count)
@@ -234,15 +284,26 @@ class Run:
         return self.translator.score(source, target, **options)
 
     def attention(self, source: str | Document, target: str | None = None) -> dict[str, Any]:
-        """What the model looks at while it reads one sentence and writes its translation, or reads a document.
+        """What the model looks at while it reads one sentence and writes its translation, or reads a text or document.
 
         See `flaxnmt.looking`: `of_sentence` for a line, with its translation (the model's own where none is
-        given), `of_document` for a document.
+        given), `of_document` for a document; and `flaxnmt.language.attention`: `of_text` for a text, which a model
+        that does not translate reads.
         """
-        if isinstance(source, Document):
+        model = self.config.model
+        translates = isinstance(model, Seq2SeqConfig) or (
+            isinstance(model, DecoderOnlyConfig) and model.task == "translation"
+        )
+        if isinstance(source, Document) and isinstance(model, Seq2SeqConfig):
             return looking.of_document(self.translator, source)
-        target = self.translate([source])[0] if target is None else target
-        return looking.of_sentence(self.translator, source, target)
+        if isinstance(source, Document):
+            raise ConfigError(f"{self.directory} is a model of one stack: ask for the attention of a text")
+        if translates:
+            target = self.translate([source])[0] if target is None else target
+            return looking.of_sentence(self.translator, source, target)
+        if target is not None:
+            raise ConfigError(f"{self.directory} does not translate: ask for the attention of one text")
+        return of_text(self.reader, source)
 
     def gates(
         self, source: list[str], target: list[str], budget: float | tuple[float, ...] | None = None

@@ -1,23 +1,22 @@
 """What an encoder alone says of texts: masked words, embeddings of texts and of their tokens in every layer."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from flaxnmt.data.batches import EvaluationBatches, SortedBatches
+from flaxnmt.data.batches import SortedBatches
 from flaxnmt.data.labelled.examples import TextExample
 from flaxnmt.data.labelled.layout import text_inputs
 from flaxnmt.data.labelled.rows import LabelledRows
-from flaxnmt.data.shards import TokenArray
-from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, MASK, SPECIALS, Tokenizer
+from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, MASK, SPECIALS, Offsets, Tokenizer
 from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.language.contextual import Contextual, contextual, over_batches, plan_of
 from flaxnmt.models.encoder_only import EncoderOnly
-from flaxnmt.translation.shapes import LONGEST, square_plan
+from flaxnmt.translation.shapes import LONGEST
 from flaxnmt.typing import Float, Params
-
-BATCH = 64
 
 
 class Guess(NamedTuple):
@@ -26,13 +25,6 @@ class Guess(NamedTuple):
     piece: str
     probability: float
     text: str
-
-
-class Contextual(NamedTuple):
-    """The tokens of a text, [CLS] first and eos last, and their embeddings before the first layer and after each."""
-
-    pieces: tuple[str, ...]
-    layers: Float[np.ndarray, "layers L D"]
 
 
 class Reader:
@@ -50,25 +42,32 @@ class Reader:
     ):
         self.model, self.params, self.tokenizer, self.labels = model, params, tokenizer, labels
         variables = {"params": params}
-        self._logits = jax.jit(lambda *inputs: model.apply(variables, *inputs))
-        self._encode = jax.jit(lambda tokens: model.apply(variables, tokens, method="encode")[0])
-        self._layers = jax.jit(lambda tokens: model.apply(variables, tokens, method="layers"))
+        self._logits = partial(jax.jit(model.apply), variables)
+        self._encode = partial(jax.jit(partial(model.apply, method="encode")), variables)
+        self._layers = partial(jax.jit(partial(model.apply, method="layers")), variables)
 
-    def ids(self, text: str) -> list[int]:
-        """[CLS] and the tokens of a text, in which [MASK] is the mask."""
-        found = [self.tokenizer.id(CLS)]
+    def read(self, text: str) -> Offsets:
+        """[CLS] and the tokens of a text, in which [MASK] is the mask, and the characters that each stands for."""
+        ids, spans, start = [self.tokenizer.id(CLS)], [(0, 0)], 0
         for place, part in enumerate(text.split(MASK)):
-            found += [self.tokenizer.id(MASK)] if place else []
-            found += self.tokenizer.encode([part.strip()])[0] if part.strip() else []
-        return found
+            if place:
+                ids.append(self.tokenizer.id(MASK))
+                spans.append((start - len(MASK), start))
+            found = self._cut(part, behind_mask=place > 0)
+            ids += found.ids
+            spans += [(start + first, start + last) for first, last in found.spans]
+            start += len(part) + len(MASK)
+        return Offsets(ids, spans)
 
-    def _over(self, texts: Sequence[str], function) -> list[np.ndarray]:
-        """What `function` makes of the tokens of each text, padding left out."""
-        tokens = TokenArray.from_lists(map(self.ids, texts))
-        batches = EvaluationBatches(tokens, None, square_plan(BATCH))
-        found = [np.asarray(function(batches.batch(i)["source"])) for i in range(len(batches))]
-        rows = batches.restore(found)
-        return [row[:length] for row, length in zip(rows, tokens.lengths)]
+    def _cut(self, part: str, behind_mask: bool) -> Offsets:
+        """The tokens of a part of a text; no space is made up before punctuation that stands behind a mask."""
+        if behind_mask and part and not part[0].isspace() and not part[0].isalnum():
+            ids, spans = self.tokenizer.encode_with_offsets(f"a{part}")
+            # A vocabulary of words has one token for both.
+            own = next((i for i, (first, _) in enumerate(spans) if first == 1), None)
+            if own is not None and max((last for _, last in spans[:own]), default=0) <= 1:
+                return Offsets(ids[own:], [(first - 1, last - 1) for first, last in spans[own:]])
+        return self.tokenizer.encode_with_offsets(part)
 
     def fill_mask(self, texts: Sequence[str], top: int = 5) -> list[list[list[Guess]]]:
         """For each text, and each [MASK] in it, the likeliest pieces, best first; other masks stay as they are.
@@ -85,13 +84,18 @@ class Reader:
         missing = next((text for text in texts if MASK not in text), None)
         if missing is not None:
             raise DataError(f"no {MASK} in {missing!r}: write it in place of a word")
-        mask = self.tokenizer.id(MASK)
+        rows, mask = [self.read(text).ids for text in texts], self.tokenizer.id(MASK)
+        for text, ids in zip(texts, rows):
+            if mask in ids[LONGEST - 1 :]:
+                raise DataError(
+                    f"a {MASK} behind token {LONGEST} of {text[:40]!r}...: cut the text into shorter ones"
+                )
         return [
-            [self._guesses(ids, place, logits[place], top) for place in np.flatnonzero(np.equal(ids, mask))]
-            for ids, logits in zip(map(self.ids, texts), self._over(texts, self._logits))
+            [self._guesses(text, ids, place, logits[place], top) for place, i in enumerate(ids) if i == mask]
+            for text, ids, (logits, _) in zip(texts, rows, over_batches(self._logits, rows))
         ]
 
-    def _guesses(self, ids: list[int], place: int, logits: np.ndarray, top: int) -> list[Guess]:
+    def _guesses(self, text: str, ids: list[int], place: int, logits: np.ndarray, top: int) -> list[Guess]:
         # Nothing but pieces of text is a guess.
         logits = logits.astype(np.float64)
         logits[: len(SPECIALS) + len(ENCODER_SYMBOLS)] = -np.inf
@@ -102,18 +106,28 @@ class Reader:
             Guess(
                 self.tokenizer.pieces[i],
                 float(probabilities[i]),
-                self._text([*ids[:place], i, *ids[place + 1 :]]),
+                self._text(text, ids, place, i),
             )
             for i in best
         ]
 
-    def _text(self, ids: list[int]) -> str:
-        """Text of tokens, with masks as they are written."""
+    def _text(self, text: str, ids: list[int], place: int, guess: int) -> str:
+        """The text with a guess in the place of one mask, and the other masks as they are written."""
         mask, parts = self.tokenizer.id(MASK), [[]]
-        for token in ids[1:]:
-            parts += [[]] if token == mask else []
-            parts[-1] += [] if token == mask else [token]
-        return f" {MASK} ".join(self.tokenizer.decode(parts)).strip()
+        for index, token in enumerate(ids[1:], 1):
+            if token == mask and index != place:
+                parts.append([])
+            else:
+                parts[-1].append(guess if index == place else token)
+        written = text.split(MASK)
+        own = sum(token == mask for token in ids[:place])
+        masks = [
+            " " * before[-1:].isspace() + MASK + " " * after[:1].isspace()
+            for number, (before, after) in enumerate(zip(written, written[1:]))
+            if number != own
+        ]
+        first, *others = self.tokenizer.decode(parts)
+        return first + "".join(map("".join, zip(masks, others, strict=True)))
 
     def classify(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[tuple[str, float]]:
         """The likeliest class of each text, or of each pair of texts, and its probability.
@@ -130,7 +144,7 @@ class Reader:
         pairs = [TextExample(text, second) for text, second in zip(texts, others, strict=True)]
         rows = text_inputs(pairs, self.tokenizer, LONGEST)
         ids, segments = zip(*rows) if rows else ((), ())
-        batches = SortedBatches(LabelledRows(ids, segments, [0] * len(ids), "classes"), square_plan(BATCH))
+        batches = SortedBatches(LabelledRows(ids, segments, [0] * len(ids), "classes"), plan_of(len(ids)))
         found = []
         for i in range(len(batches)):
             batch = batches.batch(i)
@@ -141,14 +155,18 @@ class Reader:
         """A vector a text: the mean over its tokens (`mean`), or the output of [CLS] (`first`)."""
         if pool not in ("mean", "first"):
             raise ConfigError(f"pool {pool!r}: mean or first")
-        rows = self._over(texts, self._encode)
-        return np.stack([row.mean(0) if pool == "mean" else row[0] for row in rows])
+        rows = over_batches(lambda tokens: self._encode(tokens)[0], [self.read(text).ids for text in texts])
+        found = [row[:length].mean(0) if pool == "mean" else row[0] for row, length in rows]
+        return np.stack(found) if found else np.zeros((0, self.model.config.d_model), np.float32)
 
     def contextual(self, texts: Sequence[str]) -> list[Contextual]:
-        """Embeddings of every token of each text in every layer."""
-        # The layers come first out of the model, and rows first out of batches.
-        rows = self._over(texts, lambda tokens: np.moveaxis(np.asarray(self._layers(tokens)), 0, 2))
-        return [
-            Contextual((*(self.tokenizer.pieces[i] for i in self.ids(text)), "</s>"), np.moveaxis(row, 1, 0))
-            for text, row in zip(texts, rows)
-        ]
+        """Embeddings of every token of each text, [CLS] first and eos last, in every layer.
+
+        Raises:
+          ConfigError: for encoders side by side, whose layers are in no order.
+        """
+        if len(self.model.config.encoder_branches) > 1:
+            raise ConfigError(
+                "this model has encoders side by side: embeddings by layer are those of a single encoder"
+            )
+        return contextual(list(map(self.read, texts)), self._layers, self.tokenizer.pieces)

@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from flaxnmt.decoding.cache import DecodeCache, extend_ancestors, init_ancestors, visible_slots
 from flaxnmt.gates.budget import full_budget
-from flaxnmt.layers.context import Aux, Context, packed_positions
+from flaxnmt.layers.context import Aux, Context, packed_positions, positions_of
 from flaxnmt.layers.embedding import Embedding, TokenTable
 from flaxnmt.models import build
 from flaxnmt.models.config import DecoderOnlyConfig
@@ -35,6 +35,20 @@ def _words(source: Int[Array, "B S"]) -> Bool[Array, "B S"]:
 
 def _counted(present: Bool[Array, "B L"]) -> Int[Array, "B L"]:
     return jnp.maximum(jnp.cumsum(present, axis=-1, dtype=jnp.int32) - 1, 0)
+
+
+def _context(
+    present: Bool[Array, "B L"], places: Int[Array, "#B L"] | None, visible: Bool[Array, "#B L L"], **options
+) -> Context:
+    """Of symbols that look at each other, at these places or in their columns."""
+    return Context(
+        query_mask=present,
+        key_mask=present,
+        query_positions=places,
+        key_positions=places,
+        visible=visible,
+        **options,
+    )
 
 
 class DecoderOnly(nn.Module):
@@ -107,17 +121,9 @@ class DecoderOnly(nn.Module):
         """Output [B, T, D] at all positions of the target, each given the source and the symbols before it."""
         source = encoded.memory
         tokens, present, places = one_sequence(source, target)
-        context = Context(
-            query_mask=present,
-            key_mask=present,
-            query_positions=places,
-            key_positions=places,
-            visible=self._visible(places, places, source.shape[-1]),
-            gate_noise=gate_noise,
-            deterministic=deterministic,
-            skip=skip,
-            capture=capture,
-        )
+        visible = self._visible(places, places, source.shape[-1])
+        options = {"gate_noise": gate_noise, "deterministic": deterministic, "skip": skip, "capture": capture}
+        context = _context(present, places, visible, **options)
         x = self.embedding(tokens, places, deterministic, encoded.marks)
         hidden, aux = self.decoder(x, context)
         return hidden[:, source.shape[-1] :], aux
@@ -140,16 +146,26 @@ class DecoderOnly(nn.Module):
         packed = jnp.zeros_like(tokens) if packed is None else packed
         places = packed_positions(packed)
         visible = self._visible(places, places) & (packed[:, :, None] == packed[:, None, :])
-        context = Context(
-            query_mask=mask,
-            key_mask=mask,
-            visible=visible,
-            gate_noise=gate_noise,
-            deterministic=deterministic,
-            capture=capture,
-        )
+        options = {"gate_noise": gate_noise, "deterministic": deterministic, "capture": capture}
         x = self.embedding(tokens, places, deterministic, self._marks(budget, len(tokens)))
-        return self.decoder(x, context)
+        # Distances between symbols of one document are those of their columns.
+        return self.decoder(x, _context(mask, None, visible, **options))
+
+    def layers(
+        self, tokens: Int[Array, "B T"], source: Int[Array, "B S"] | None = None
+    ) -> Float[Array, "layers B L D"]:
+        """Embeddings of every symbol before the first layer and after each: of texts, or of sources and targets.
+
+        With a source the symbols are those of `one_sequence`, L = S + T in their columns; without one L = T.
+        """
+        if source is None:
+            present, places, columns = tokens != PAD, positions_of(tokens.shape), 0
+        else:
+            tokens, present, places = one_sequence(source, tokens)
+            columns = source.shape[-1]
+        x = self.embedding(tokens, places, True, self._marks(None, len(tokens)))
+        visible = self._visible(places, places, columns)
+        return self.decoder.outputs(x, _context(present, places, visible))
 
     def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
         """Scores of the next symbol, float32."""
@@ -195,14 +211,8 @@ class DecoderOnly(nn.Module):
         """The cache before the first symbol: keys and values of the source, then room for `max_length` positions."""
         encoded, _ = self.encode(source, budget=budget)
         places = _counted(encoded.mask)
-        context = Context(
-            query_mask=encoded.mask,
-            key_mask=encoded.mask,
-            query_positions=places,
-            key_positions=places,
-            visible=self._visible(places, places, source.shape[-1]),
-            skip=skip,
-        )
+        visible = self._visible(places, places, source.shape[-1])
+        context = _context(encoded.mask, places, visible, skip=skip)
         x = self.embedding(source, places, True, encoded.marks)
         _, caches = self.decoder.fill(x, context)
         room = [(0, 0), (0, max_length * beams), (0, 0)]

@@ -1,0 +1,72 @@
+"""Attention maps of models of one stack."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxnmt.data.tokenizers import BOS, EOS
+from flaxnmt.errors import ConfigError
+from flaxnmt.language.causal import CausalReader
+from flaxnmt.language.reader import Reader
+from flaxnmt.models.decoder_only import DecoderOnly
+from flaxnmt.translation.translator import Translator
+from flaxnmt.typing import Array, Float, PyTree
+
+
+def attending(layers: Sequence[dict[str, PyTree]]) -> list[Float[Array, "B H L L"]]:
+    """The attention weights of those layers that attend."""
+    return [layer["attention"] for layer in layers if "attention" in layer]
+
+
+def of_text(reader: Reader | CausalReader, text: str) -> dict[str, Any]:
+    """Attention weights over the tokens of one text.
+
+    Returns:
+      `pieces`, with the symbols that the model reads before and after the text, and `attention` [layers, H, L, L] of
+      the layers that attend (of an encoder, in all its branches); row i says where piece i looks.
+
+    Raises:
+      ConfigError: for a model of which no layer attends, or one of translation.
+    """
+    model = reader.model
+    if isinstance(model, DecoderOnly) and model.config.task == "translation":
+        raise ConfigError(
+            "this is a model of translation: ask for the attention of a line and its translation"
+        )
+    stack, method = ("decoder", "language") if isinstance(model, DecoderOnly) else ("encoder", "encode")
+
+    def capture(variables, tokens):
+        return attending(model.apply(variables, tokens, capture=True, method=method)[1].maps[stack])
+
+    ids = [*reader.read(text).ids, EOS]
+    maps = jax.jit(capture)({"params": reader.params}, jnp.asarray([ids], jnp.int32))
+    if not maps:
+        raise ConfigError("no layer of this model attends: it has no attention to show")
+    return {"pieces": [reader.tokenizer.pieces[i] for i in ids], "attention": np.stack(maps)[:, 0]}
+
+
+def of_pair(translator: Translator, source: str, target: str) -> dict[str, Any]:
+    """Attention weights of a decoder alone over one sentence, the delimiter and its translation.
+
+    Returns:
+      `pieces`: those of the source, the delimiter and those of the target, `delimiter`: the place of the second, from
+      0, and `attention` [layers, H, L, L]. Row i says where piece i looks; what it produces is the piece behind it.
+    """
+    tokenizer = translator.vocabularies.source
+    before, after = tokenizer.encode([source, target])
+
+    def capture(model, source, target):
+        encoded, _ = model.encode(source)
+        return attending(model.decode(encoded, target, capture=True)[1].maps["decoder"])
+
+    ids = [jnp.asarray([[*side, EOS]], jnp.int32) for side in (before, after)]
+    look = jax.jit(partial(translator.model.apply, method=capture))
+    maps = np.stack(look({"params": translator.params}, *ids))[:, 0]
+    # The eos of the source is no input: the delimiter stands in its place.
+    there = np.delete(np.arange(maps.shape[-1]), len(before))
+    pieces = [tokenizer.pieces[i] for i in (*before, BOS, *after)]
+    return {"pieces": pieces, "delimiter": len(before), "attention": maps[..., there[:, None], there]}

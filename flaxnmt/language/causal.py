@@ -1,0 +1,46 @@
+"""What a decoder alone says of texts: embeddings of their tokens in every layer."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from flaxnmt.data.tokenizers import BOS, EOS, Offsets, Tokenizer
+from flaxnmt.language.contextual import Contextual, contextual
+from flaxnmt.models.decoder_only import DecoderOnly
+from flaxnmt.typing import Array, Float, Int, Params
+
+
+class CausalReader:
+    """A decoder alone with its parameters and vocabulary.
+
+    A model of texts reads bos, the text and eos, a model of translation the text as a source and the delimiter.
+
+    Attributes:
+      model: the module.
+      params: its parameters.
+      tokenizer: of texts.
+    """
+
+    def __init__(self, model: DecoderOnly, params: Params, tokenizer: Tokenizer):
+        self.model, self.params, self.tokenizer = model, params, tokenizer
+        self._of_texts = model.config.task == "language"
+        layers = partial(model.apply, method="layers") if self._of_texts else self._source_layers
+        self._layers = partial(jax.jit(layers), {"params": params})
+
+    def _source_layers(self, variables: Params, source: Int[Array, "B S"]) -> Float[Array, "layers B S D"]:
+        """Of the words of sources, and of the delimiter in the place of eos."""
+        nothing = jnp.full((len(source), 1), EOS, source.dtype)
+        found = self.model.apply(variables, nothing, source, method="layers")
+        return jnp.where((source == EOS)[..., None], found[:, :, -1:], found[:, :, :-1])
+
+    def read(self, text: str) -> Offsets:
+        """The tokens of a text as the model reads them, without the symbol at the end, and where they stand."""
+        ids, spans = self.tokenizer.encode_with_offsets(text)
+        return Offsets([BOS, *ids], [(0, 0), *spans]) if self._of_texts else Offsets(ids, spans)
+
+    def contextual(self, texts: Sequence[str]) -> list[Contextual]:
+        """Embeddings of every token of each text in every layer, given those before it."""
+        last = EOS if self._of_texts else BOS
+        return contextual(list(map(self.read, texts)), self._layers, self.tokenizer.pieces, last)

@@ -1,0 +1,74 @@
+"""Embeddings of every token of texts in every layer, of models of one stack."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from flaxnmt.data.batches import EvaluationBatches
+from flaxnmt.data.buckets import BucketPlan
+from flaxnmt.data.shards import TokenArray
+from flaxnmt.data.tokenizers import EOS, Offsets
+from flaxnmt.translation.shapes import square_plan
+from flaxnmt.typing import Array, Float, Int
+
+BATCH = 64
+
+
+class Contextual(NamedTuple):
+    """The tokens of a text and their embeddings.
+
+    Attributes:
+      pieces: with the symbols that the model reads before and after the text.
+      spans: for each piece the characters [start, end) of the text that it was made of; none of a symbol, which stands
+        for no text.
+      layers: embeddings before the first layer and after each.
+    """
+
+    pieces: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]
+    layers: Float[np.ndarray, "layers L D"]
+
+
+def plan_of(count: int) -> BucketPlan:
+    """Shapes for this many texts."""
+    return square_plan(min(BATCH, 1 << max(count - 1, 0).bit_length()))
+
+
+def over_batches(
+    function: Callable[[Int[np.ndarray, "B L"]], Array], rows: Sequence[Sequence[int]]
+) -> Iterator[tuple[np.ndarray, int]]:
+    """What `function` makes of each row of ids, to which eos is added, and the length of that row.
+
+    Rows are padded and put together in few shapes; those of more than `LONGEST` tokens are cut, with a warning.
+    """
+    tokens = TokenArray.from_lists(rows)
+    plan = plan_of(len(tokens))
+    batches = EvaluationBatches(tokens, None, plan)
+    found = [np.asarray(function(batch["source"])) for batch in batches]
+    return zip(batches.restore(found), np.minimum(tokens.lengths, plan.max_length).tolist())
+
+
+def contextual(
+    texts: Sequence[Offsets],
+    layers: Callable[[Int[np.ndarray, "B L"]], Float[Array, "layers B L D"]],
+    pieces: Sequence[str],
+    last: int = EOS,
+) -> list[Contextual]:
+    """Embeddings of the tokens of each text in each layer.
+
+    Args:
+      texts: tokens as the model reads them, without the symbol at the end.
+      layers: of padded rows.
+      pieces: of the vocabulary.
+      last: the symbol at the end.
+    """
+    rows = over_batches(lambda tokens: np.moveaxis(np.asarray(layers(tokens)), 0, 1), [t.ids for t in texts])
+    return [
+        Contextual(
+            tuple(pieces[i] for i in (*ids[: length - 1], last)),
+            (*spans[: length - 1], (0, 0)),
+            row[:, :length],
+        )
+        for (ids, spans), (row, length) in zip(texts, rows, strict=True)
+    ]

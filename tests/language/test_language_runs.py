@@ -1,0 +1,194 @@
+"""What runs of models of one stack say when they are opened: completions, perplexity, embeddings, attention."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from made_runs import SENTENCES, log_softmax, make_run
+from small_models import small_decoder, small_encoder, small_model
+
+from flaxnmt.data.documents import Document, Sentence
+from flaxnmt.data.tokenizers import BOS, CLS, EOS, MASK
+from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.translation.search import Sampling
+
+TEXTS = ["The dog sees the cat.", "", "Perhaps the old dog."]
+CLOSE = dict(rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run of random parameters of each kind."""
+    folder = tmp_path_factory.mktemp("runs")
+    models = {
+        "texts": small_decoder(task="language", window=5),
+        "prefix": small_decoder(prefix="bidirectional"),
+        "encoder": small_encoder(),
+        "both": small_model(),
+    }
+    return {name: make_run(folder / name, model.config) for name, model in models.items()}
+
+
+@pytest.fixture(scope="module")
+def texts(made):
+    return made["texts"]
+
+
+@pytest.fixture(scope="module")
+def language(texts):
+    """Hidden states [L, D] and logits [L, V] of a text, bos first and eos last."""
+
+    @jax.jit
+    def run(params, tokens):
+        hidden, _ = texts.model.apply({"params": params}, tokens, method="language")
+        return hidden[0], texts.model.apply({"params": params}, hidden[0], method="logits")
+
+    def of(text):
+        tokens = jnp.asarray([[BOS, *texts.vocabularies.source.encode([text])[0], EOS]], jnp.int32)
+        return tokens[0], *run(texts.reader.params, tokens)
+
+    return of
+
+
+def test_perplexity_is_that_of_the_softmax_over_the_logits_of_the_language_model(texts, language):
+    losses = []
+    for text in TEXTS:
+        tokens, _, logits = language(text)
+        losses += [-row[token] for row, token in zip(log_softmax(logits[:-1]), tokens[1:].tolist())]
+    assert texts.perplexity(TEXTS) == pytest.approx(math.exp(np.mean(losses)), rel=1e-5)
+    assert texts.perplexity(TEXTS[::-1]) == pytest.approx(texts.perplexity(TEXTS), rel=1e-6)
+    with pytest.raises(DataError, match="no texts"):
+        texts.perplexity([])
+
+
+def test_a_greedy_completion_takes_the_likeliest_symbol_each_time(texts, language):
+    (found,) = texts.complete(["The dog"], max_length=7, beam_size=1)
+    ids = texts.vocabularies.source.encode(["The dog"])[0]
+    params, width = texts.reader.params, 8
+    while len(ids) < 7:
+        tokens = jnp.zeros((1, width), jnp.int32).at[0, : len(ids) + 1].set(jnp.asarray([BOS, *ids]))
+        hidden, _ = texts.model.apply({"params": params}, tokens, method="language")
+        logits = np.array(texts.model.apply({"params": params}, hidden[0, len(ids)], method="logits"))
+        logits[[0, BOS]] = -np.inf
+        ids.append(int(logits.argmax()))
+        if ids[-1] == EOS:
+            break
+    assert found == texts.vocabularies.source.decode([ids])[0] and found.startswith("The dog")
+
+
+def test_completions_begin_as_given_in_any_order(texts):
+    begun = ["The dog", "Perhaps", "A cat never", ""]
+    options = dict(max_length=12, sampling=Sampling(seed=3))
+    found = texts.complete(begun, **options)
+    assert all(text.startswith(start) for text, start in zip(found, begun, strict=True))
+    assert texts.complete(begun, **options) == found
+    greedy = texts.complete(begun, max_length=12, beam_size=1)
+    assert texts.complete(begun[::-1], max_length=12, beam_size=1)[::-1] == greedy
+    assert texts.complete([], max_length=12) == []
+
+
+def test_layers_of_a_text_end_with_what_the_logits_are_made_of(texts, language):
+    found = texts.contextual(TEXTS)
+    for text, (pieces, spans, layers) in zip(TEXTS, found, strict=True):
+        tokens, hidden, _ = language(text)
+        assert pieces == tuple(texts.vocabularies.source.pieces[i] for i in tokens)
+        assert layers.shape == (3, len(pieces), 16) and len(spans) == len(pieces)
+        assert "".join(text[start:end] for start, end in spans) == text.replace(" ", "")
+        norm = texts.params["decoder"]["norm"]
+        last = np.float64(layers[-1])
+        last = (last - last.mean(-1, keepdims=True)) / np.sqrt(last.var(-1, keepdims=True) + 1e-6)
+        np.testing.assert_allclose(last * norm["scale"] + norm["bias"], hidden, rtol=1e-4, atol=1e-4)
+
+
+def test_an_embedding_depends_on_what_stands_before_it_alone(texts):
+    first, second = texts.contextual(["The dog sees the cat.", "The dog sees the old."])
+    same = next(i for i, (a, b) in enumerate(zip(first.pieces, second.pieces)) if a != b)
+    np.testing.assert_allclose(first.layers[:, :same], second.layers[:, :same], **CLOSE)
+    assert np.abs(first.layers[:, same] - second.layers[:, same]).max() > 1e-2
+
+
+def test_a_translating_decoder_reads_a_text_as_a_source_and_the_delimiter(made):
+    run = made["prefix"]
+    found = run.contextual(TEXTS)
+    for text, (pieces, _, layers) in zip(TEXTS, found, strict=True):
+        ids = run.vocabularies.source.encode([text])[0]
+        assert pieces == (*(run.vocabularies.source.pieces[i] for i in ids), "<s>")
+        source = jnp.asarray([[*ids, EOS]], jnp.int32)
+        both = run.model.apply(
+            {"params": run.reader.params}, jnp.full((1, 1), EOS, jnp.int32), source, method="layers"
+        )
+        # The eos of the source is no input.
+        np.testing.assert_allclose(layers, np.delete(both[:, 0], len(ids), axis=1), **CLOSE)
+
+
+def assert_distributions(weights):
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+
+
+def test_maps_of_an_encoder_and_of_a_decoder_of_texts(made):
+    text = "The dog sees the cat."
+    found = made["encoder"].attention(text)
+    length = len(found["pieces"])
+    assert found["pieces"][0] == CLS and found["attention"].shape == (2, 2, length, length)
+    assert_distributions(found["attention"])
+    assert found["attention"].min() > 0
+    found = made["texts"].attention(text)
+    length = len(found["pieces"])
+    assert found["pieces"][0] == "<s>" and found["attention"].shape == (2, 2, length, length)
+    assert_distributions(found["attention"])
+    rows, columns = np.indices((length, length))
+    # Itself and four before it: its window is five.
+    seen = (columns <= rows) & (rows - columns < 5)
+    assert (found["attention"][:, :, seen] > 0).all() and (found["attention"][:, :, ~seen] == 0).all()
+    masked = made["encoder"].attention(f"The {MASK}.")["pieces"]
+    assert masked == [CLS, "▁The", MASK, ".", "</s>"]
+
+
+def test_the_map_of_a_translating_decoder_is_over_source_delimiter_and_target(made):
+    run = made["prefix"]
+    found = run.attention("The dog sees", "the cat.")
+    pieces, place = found["pieces"], found["delimiter"]
+    assert pieces[place] == "<s>" and pieces[:place] == ["▁The", "▁dog", "▁sees"]
+    assert "".join(pieces[place + 1 :]).replace("▁", " ").strip() == "the cat."
+    weights = found["attention"]
+    assert weights.shape == (2, 2, len(pieces), len(pieces))
+    assert_distributions(weights)
+    rows, columns = np.indices(weights.shape[-2:])
+    seen = (columns <= rows) | ((rows < place) & (columns < place))
+    assert (weights[:, :, seen] > 0).all() and (weights[:, :, ~seen] == 0).all()
+    own = run.translate(["The dog"])[0]
+    np.testing.assert_array_equal(
+        run.attention("The dog")["attention"], run.attention("The dog", own)["attention"]
+    )
+
+
+def test_what_a_kind_does_not_have_is_one_line(made):
+    document = Document(((Sentence(SENTENCES[0]),),))
+    refusals = {
+        "encoder": [
+            (lambda run: run.translate(["a"]), "an encoder alone: it writes and scores no text"),
+            (lambda run: run.complete(["a"]), "no model of texts"),
+            (lambda run: run.perplexity(["a"]), "no model of texts"),
+            (lambda run: run.attention("a", "b"), "does not translate: ask for the attention of one text"),
+            (lambda run: run.attention(document), "a model of one stack: ask for the attention of a text"),
+        ],
+        "texts": [
+            (lambda run: run.fill_mask(["a"]), "no encoder alone: it fills no masks"),
+            (lambda run: run.embed(["a"]), "no encoder alone"),
+            (lambda run: run.classify(["a"]), "no encoder alone"),
+            (lambda run: run.attention("a", "b"), "does not translate"),
+            (lambda run: run.attention(document), "a model of one stack"),
+        ],
+        "prefix": [(lambda run: run.complete(["a"]), "no model of texts")],
+        "both": [
+            (lambda run: run.contextual(["a"]), "an encoder with a decoder: texts are read by"),
+            (lambda run: run.fill_mask(["a"]), "no encoder alone"),
+            (lambda run: run.perplexity(["a"]), "no model of texts"),
+        ],
+    }
+    for kind, cases in refusals.items():
+        for ask, message in cases:
+            with pytest.raises(ConfigError, match=message):
+                ask(made[kind])

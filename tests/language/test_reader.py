@@ -1,0 +1,198 @@
+"""An encoder alone asked for masked words, classes and embeddings, with parameters made by hand or at random."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from made_runs import SENTENCES, make_run, vocabulary
+from small_models import small_encoder
+
+from flaxnmt.data.tokenizers import CLS, EOS, MASK, SEP
+from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.models.config import EncoderConfig, MultiHead
+
+TEXTS = ["The dog sees the cat.", "", "Perhaps the old dog.", f"The {MASK} sees the cat."]
+CLOSE = dict(rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "masked", small_encoder().config)
+
+
+WANTED = {2: ("▁cat", "▁dog"), 6: ("▁garden", "▁old")}
+"""For some places the pieces that the run `told` says there, best first."""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """A run whose output at a place depends on the place alone: layers of zeros, and pieces along the axes."""
+    tokenizer = vocabulary()
+
+    def params(made):
+        for path, leaf in _named(made):
+            leaf[...] = path.endswith("scale")
+        for matrix in (made["table"]["table"], made["head"]["transform"]["kernel"]):
+            matrix[...] = np.eye(*matrix.shape)
+        positions = next(leaf for path, leaf in _named(made) if "positions" in path)
+        for place, (first, second) in WANTED.items():
+            positions[place, tokenizer.pieces.index(first)] = 10
+            positions[place, tokenizer.pieces.index(second)] = 8
+        return made
+
+    config = small_encoder(d_model=tokenizer.vocab_size).config
+    return make_run(tmp_path_factory.mktemp("runs") / "told", config, params)
+
+
+def _named(tree, path=""):
+    for name, branch in tree.items():
+        if isinstance(branch, dict):
+            yield from _named(branch, f"{path}/{name}")
+        else:
+            yield f"{path}/{name}", branch
+
+
+def rows(*ids):
+    return jnp.asarray(ids, jnp.int32)
+
+
+def test_masks_are_filled_with_what_the_parameters_say(told):
+    # [CLS] and one piece stand before the first mask, [CLS] and five before the second.
+    text = f"The {MASK} sees the old {MASK}."
+    assert told.reader.read(text).ids.index(told.vocabularies.source.id(MASK)) == 2
+    first, second = told.fill_mask([text], top=3)[0]
+    assert [guess.piece for guess in first[:2]] == list(WANTED[2])
+    assert [guess.piece for guess in second[:2]] == list(WANTED[6])
+    assert (
+        first[0].text == f"The cat sees the old {MASK}." and second[1].text == f"The {MASK} sees the old old."
+    )
+    assert first[0].probability > first[1].probability > first[2].probability > 0
+
+
+def test_guesses_are_pieces_of_text_and_their_probabilities_sum_to_one(masked):
+    pieces = masked.vocabularies.source.pieces
+    ((guesses,),) = masked.fill_mask([TEXTS[-1]], top=len(pieces))
+    own = [guess for guess in guesses if guess.probability > 0]
+    assert sum(guess.probability for guess in own) == pytest.approx(1)
+    assert {guess.piece for guess in own} == set(pieces[7:])
+    tokens = rows([*masked.reader.read(TEXTS[-1]).ids, EOS])
+    logits = np.float64(masked.model.apply({"params": masked.reader.params}, tokens))[0, 2, 7:]
+    expected = np.exp(logits) / np.exp(logits).sum()
+    np.testing.assert_allclose([guess.probability for guess in own], np.sort(expected)[::-1], rtol=1e-4)
+
+
+def test_a_mask_takes_the_place_of_a_word_and_of_nothing_beside_it(masked):
+    for kind in ("bpe", "unigram", "wordpiece"):
+        reader = make_reader(masked, vocabulary(kind))
+        text = "The cat, the dog and the cat."
+        whole = reader.read(text)
+        for word in ("cat", "dog"):
+            at = text.rindex(word)
+            found = reader.read(text[:at] + MASK + text[at + len(word) :])
+            inside = [i for i, (_, end) in enumerate(whole.spans) if at < end <= at + len(word)]
+            # Of some words a piece is the space alone, which has no characters of its own.
+            first = inside[0] - (whole.spans[inside[0] - 1] in ((at, at), (at - 1, at - 1)))
+            expected = [*whole.ids[:first], reader.tokenizer.id(MASK), *whole.ids[inside[-1] + 1 :]]
+            assert found.ids == expected
+    # A vocabulary of words has no piece for a mark behind one.
+    reader = make_reader(masked, vocabulary("word"))
+    assert len(reader.read(f"The {MASK}.").ids) == 4
+
+
+def make_reader(run, tokenizer):
+    return type(run.reader)(run.model, run.params, tokenizer)
+
+
+def test_spans_are_the_characters_of_each_piece(masked):
+    text = f"  The {MASK}, and  the{MASK} old house."
+    ids, spans = masked.reader.read(text)
+    pieces = masked.vocabularies.source.pieces
+    assert spans[0] == (0, 0) and ids[0] == masked.vocabularies.source.id(CLS)
+    for index, (start, end) in zip(ids[1:], spans[1:]):
+        assert text[start:end] == pieces[index].lstrip("▁")
+
+
+def test_a_text_without_a_mask_and_another_head_are_one_line(masked, classes):
+    with pytest.raises(DataError, match=r"no \[MASK\] in 'The cat.': write it"):
+        masked.fill_mask([f"The {MASK}", "The cat."])
+    with pytest.raises(DataError, match=r"a \[MASK\] behind token 1024 of 'The cat"):
+        masked.fill_mask(["The cat. " * 600 + MASK])
+    with pytest.raises(ConfigError, match="'classes': masked tokens are said by a run with"):
+        classes.fill_mask([f"The {MASK}"])
+    with pytest.raises(ConfigError, match="'masked': texts are classified by a run with"):
+        masked.classify(["The cat."])
+    with pytest.raises(ConfigError, match="pool 'last': mean or first"):
+        masked.embed(["The cat."], pool="last")
+    assert masked.fill_mask([]) == []
+
+
+@pytest.mark.parametrize("pool", ["mean", "first"])
+def test_an_embedding_is_that_of_the_text_alone(masked, pool):
+    found = masked.embed(TEXTS, pool)
+    assert found.shape == (len(TEXTS), 16) and masked.embed([]).shape == (0, 16)
+    tokens = rows([*masked.reader.read(TEXTS[2]).ids, EOS])
+    hidden = masked.model.apply({"params": masked.reader.params}, tokens, method="encode")[0][0]
+    np.testing.assert_allclose(found[2], hidden.mean(0) if pool == "mean" else hidden[0], **CLOSE)
+
+
+def test_neither_batch_nor_order_changes_an_answer(masked, monkeypatch):
+    embedded = masked.embed(TEXTS)
+    np.testing.assert_allclose(masked.embed(TEXTS[::-1])[::-1], embedded, **CLOSE)
+    layers = masked.contextual(TEXTS)
+    # Two texts a batch in place of all.
+    monkeypatch.setattr("flaxnmt.language.contextual.BATCH", 2)
+    np.testing.assert_allclose(masked.embed(TEXTS), embedded, **CLOSE)
+    for text, one, other in zip(TEXTS, layers, masked.contextual(TEXTS), strict=True):
+        assert one.pieces == other.pieces and len(one.pieces) == one.layers.shape[1] == len(one.spans), text
+        np.testing.assert_allclose(one.layers, other.layers, **CLOSE)
+
+
+def test_contextual_embeddings_are_the_layers_of_the_model(masked):
+    (found,) = masked.contextual([SENTENCES[0]])
+    tokens = rows([*masked.reader.read(SENTENCES[0]).ids, EOS])
+    layers = masked.model.apply({"params": masked.reader.params}, tokens, method="layers")
+    assert found.layers.shape == (3, len(found.pieces), 16)
+    np.testing.assert_allclose(found.layers, layers[:, 0], **CLOSE)
+    assert found.pieces[0] == CLS and found.pieces[-1] == "</s>"
+    text = "".join(found.pieces[1:-1]).replace("▁", " ").strip()
+    assert text == SENTENCES[0]
+
+
+def test_long_texts_are_cut_with_a_warning(masked, caplog):
+    (found,) = masked.contextual(["The cat. " * 600])
+    assert len(found.pieces) == len(found.spans) == found.layers.shape[1] == 1024
+    assert "1 of 1 lines exceed 1024" in caplog.text and found.pieces[-1] == "</s>"
+
+
+def test_encoders_side_by_side_have_no_order_of_layers(tmp_path):
+    encoder = EncoderConfig(attention=MultiHead(2), feed_forward=24, branches=("attention:1", "fnet:1"))
+    run = make_run(tmp_path / "run", small_encoder(encoder=encoder, norm="pre").config)
+    with pytest.raises(ConfigError, match="encoders side by side"):
+        run.contextual(["The cat."])
+    assert run.attention("The cat.")["attention"].shape[0] == 1
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "classes"
+    run = make_run(folder, small_encoder(head="classes", classes=3).config)
+    (folder / "labels.json").write_text(json.dumps(["no", "maybe", "yes"]))
+    return run
+
+
+def test_a_class_is_the_likeliest_of_the_text_or_pair(classes):
+    texts, seconds = list(SENTENCES[:3]), ["The cat.", "A dog", "The old dog sleeps."]
+    pairs, single = classes.classify(texts, seconds), classes.classify(texts)
+    vocabulary = classes.vocabularies.source
+    for text, second, found, alone in zip(texts, seconds, pairs, single, strict=True):
+        first, other = vocabulary.encode([text, second])
+        ids = [vocabulary.id(CLS), *first, vocabulary.id(SEP), *other, vocabulary.id(SEP)]
+        segments = [0] * (len(first) + 2) + [1] * (len(other) + 1)
+        for length, given in ((len(ids), found), (len(first) + 2, alone)):
+            inputs = rows(ids[:length]), rows(segments[:length])
+            logits = classes.model.apply({"params": classes.reader.params}, *inputs)[0]
+            shares = np.exp(np.float64(logits)) / np.exp(np.float64(logits)).sum()
+            assert given[0] == ("no", "maybe", "yes")[shares.argmax()]
+            assert given[1] == pytest.approx(shares.max(), rel=1e-4)
+    assert classes.classify(texts[::-1], seconds[::-1])[0][0] == pairs[-1][0]
