@@ -186,9 +186,11 @@ class Run:
         """A vector a text, [texts, D], of an encoder alone."""
         return self.reader.embed(texts, pool)
 
-    def classify(self, texts: list[str], seconds: list[str] | None = None) -> list[tuple[str, float]]:
-        """The class of each text, or pair of texts, and how likely it is."""
-        return self.reader.classify(texts, seconds)
+    def classify(
+        self, texts: list[str], seconds: list[str] | None = None, budget: float | None = None
+    ) -> list[tuple[str, float]]:
+        """The class of each text, or pair of texts, and how likely it is; at a budget of the model, if it has some."""
+        return self.reader.classify(texts, seconds, budget)
 
     def complete(self, texts: list[str], max_length: int = 64, **options) -> list[str]:
         """Texts that begin as given, of a model of texts; options as in `hypotheses`, such as `sampling`.
