@@ -51,6 +51,8 @@ HEADS = {
     "labels": ("conll", "f1", ("accuracy", "f1", "matthews")),
     "spans": ("json", "f1", ("exact_match", "f1")),
 }
+# Well above what guessing has.
+LEARNED = {"pairs": 50, "labels": 90, "spans": 50}
 FLAGS = {
     "classes": [],
     "pairs": ["--model.classes", "3"],
@@ -188,11 +190,10 @@ def test_every_head_is_fine_tuned_and_scored(runs, head):
     assert [row["step"] for row in dev] == [20, 40] and np.isfinite(dev[-1]["loss"])
     for row in (*dev, test):
         assert all(-100 <= row[name]["score"] <= 100 and row[name]["signature"] for name in scores)
-    assert "budgets" not in test
+    assert "budgets" not in test and test[scores[0]]["score"] >= LEARNED.get(head, 0)
     said = (run / "test.txt").read_text(encoding="utf-8").splitlines()
     assert len(said) == 8
     if head == "classes":
-        assert test["accuracy"]["score"] == 100
         texts = [f"{('the', 'in')[i % 2]} {line}" for i, line in enumerate(lines_of(DEV)[12:20])]
         assert [label for label, _ in open_run(run).classify(texts)] == said == ["0", "1"] * 4
 

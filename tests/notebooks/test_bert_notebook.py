@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import numpy as np
+import pandas
 import pytest
 from ledger_notebooks import execute
 from matplotlib import pyplot as plt
@@ -29,7 +30,7 @@ TINY = (
     "--data.tokenizer.vocab-size 50 --data.batch-tokens 256 --optimizer.warmup-steps 2 --max-steps 6 "
     "--training.evaluate-every 3"
 ).split()
-TRIALS = "masked-plain", "masked-gated", "masked-unlearned", "sst2-plain", "sst2-gated", "sst2-unlearned"
+TRIALS = "masked-plain", "masked-gated", "sst2-plain", "sst2-gated"
 BLOCKS = ("--model.budget.blocks", "1")
 
 
@@ -86,6 +87,7 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger):
     outputs = execute(NOTEBOOK, ledger)
     text, png = "text/markdown", "image/png"
     assert [kind for kind, _ in outputs] == [text, png, text, text, text, png, text, text, text]
+    assert "sst2-unlearned" in outputs[3][1]
     for kind, data in outputs:
         if kind == png:
             # Axes and text alone are shades of grey.
@@ -95,7 +97,7 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger):
     smaller, both = ("?-of-?-layers", "width-*"), ("gated", "plain")
     assert left_out(outputs) == [
         [f"masked-{model}" for model in smaller],
-        ["cola-plain", "cola-unlearned"],
+        ["sst2-unlearned", "cola-plain", "cola-unlearned"],
         [f"mnli-{model}" for model in (*both, *smaller)],
         [f"sst2-{model}" for model in smaller],
         [f"cola-{model}" for model in (*both, *smaller)],
@@ -111,14 +113,7 @@ def test_rows_say_what_each_budget_uses(table):
     np.testing.assert_allclose(gated["flops"], gated["use"] * plain["flops"], rtol=1e-6)
     assert table[table["task"] == "sst2"]["accuracy"].between(0, 100).all()
     masked = table[table["task"] == "masked"]
-    assert (masked["unigram_perplexity"] > 1).all() and masked["perplexity"].nunique() > 3
-
-
-def test_without_pre_training_the_parameters_are_those_before_it(table):
-    first = {name: rows.iloc[0] for name, rows in table.groupby("name")}
-    # Its vocabulary and first parameters are those of the plain model; nothing was learned.
-    assert first["masked-unlearned"]["perplexity"] > first["masked-plain"]["perplexity"]
-    assert "--init-from RUNS/masked-unlearned-seed1" in first["sst2-unlearned"]["command"]
+    assert (masked["unigram_perplexity"] > 1).all() and len(masked) == 5
 
 
 def test_points_of_a_task_are_its_rows(table):
@@ -132,10 +127,11 @@ def test_points_of_a_task_are_its_rows(table):
 
 
 def test_gains_are_bars_beside_each_other(table):
-    (axes,) = plots.draw_gain(table).axes
-    heights = [bar.get_height() for bar in axes.patches]
-    scores = table.set_index("name")["accuracy"]
-    assert heights == [scores["sst2-unlearned"], scores["sst2-plain"]]
+    # The gated model at a small budget stands for one without pre-training.
+    other = table[(table["name"] == "sst2-gated") & (table["budget"] == 0.25)].assign(name="sst2-unlearned")
+    (axes,) = plots.draw_gain(pandas.concat([table, other])).axes
+    (plain,) = table[table["name"] == "sst2-plain"]["accuracy"]
+    assert [bar.get_height() for bar in axes.patches] == [other["accuracy"].item(), plain]
 
 
 def test_the_ledger_has_its_tables(ledger, capsys):
