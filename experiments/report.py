@@ -9,6 +9,7 @@ import json
 import logging
 import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from flaxnmt.errors import RunError
@@ -25,7 +26,7 @@ COUNTS = {
     "bad_steps": "non-finite steps (skipped)",
 }
 LOWER_IS_BETTER = ("loss", "perplexity", "ter")
-NO_SCORES = ("step", "time", "minutes", "lines", "seconds", *COUNTS)
+NO_SCORES = ("step", "time", "minutes", "lines", "seconds", "budget", *COUNTS)
 
 
 def write_report(run_dir: str | Path) -> Path:
@@ -138,10 +139,18 @@ def score_cells(rows: list[Row], config: dict) -> list[tuple]:
     chosen += [(str(row.get("set", "test")), row) for row in rows if row["kind"] == "test"]
     return [
         (name, row["step"], score, number(row, score), signature(row, score))
-        for name, row in chosen
+        for name, row in with_budgets(chosen)
         for score in row
         if number(row, score) is not None and score not in NO_SCORES
     ]
+
+
+def with_budgets(chosen: list[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+    """Named rows, each followed by those of the budgets that it was measured at."""
+    for name, row in chosen:
+        yield name, row
+        for at in row.get("budgets", ()):
+            yield f"{name}, budget {at['budget']:g}", {"step": row["step"], **at}
 
 
 def signature(row: Row, score: str) -> str | None:

@@ -3,15 +3,16 @@
 from flaxnmt.config import Config
 from flaxnmt.errors import ConfigError
 from flaxnmt.models import build
-from flaxnmt.models.config import DecoderOnlyConfig, EncodingConfig, Seq2SeqConfig
+from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig, EncodingConfig, Seq2SeqConfig
 
 
 def check_model(config: Config) -> None:
     """Refuses what no vocabulary makes a model of.
 
     Raises:
-      ConfigError: if the heads of an attention do not divide the model dimension, a rate of dropout is none, or
-        the branches of an encoder or the parts of a model of documents do not fit together.
+      ConfigError: if the heads of an attention do not divide the model dimension, a rate of dropout is none,
+        sequences are longer than their learned positions, or the branches of an encoder or the parts of a model of
+        documents do not fit together.
     """
     model = config.model
     parts = [part for part in ("encoder", "decoder") if hasattr(model, part)]
@@ -36,6 +37,13 @@ def check_model(config: Config) -> None:
         raise ConfigError(f"--model.relative-clip {model.relative_clip}: give a distance of at least 1")
     if "encoder" in parts:
         _check_encoder(model)
+    of_texts = isinstance(model, EncoderOnlyConfig) or getattr(model, "task", None) == "language"
+    if of_texts and not model.is_document and model.positions == "learned":
+        if config.data.max_length > model.max_positions:
+            raise ConfigError(
+                f"--data.max-length {config.data.max_length} is more than the {model.max_positions} learned positions: "
+                "raise --model.max-positions, or lower it"
+            )
     previous = config.data.previous
     if previous < 0 or (config.data.previous_target and not previous):
         raise ConfigError(

@@ -220,9 +220,11 @@ class Run:
         """A vector a text, [texts, D], of an encoder alone."""
         return self._encoder.embed(texts, pool)
 
-    def classify(self, texts: list[str], seconds: list[str] | None = None) -> list[tuple[str, float]]:
-        """The class of each text, or pair of texts, and how likely it is."""
-        return self._encoder.classify(texts, seconds)
+    def classify(
+        self, texts: list[str], seconds: list[str] | None = None, budget: float | None = None
+    ) -> list[tuple[str, float]]:
+        """The class of each text, or pair of texts, and how likely it is; at a budget of the model, if it has some."""
+        return self._encoder.classify(texts, seconds, budget)
 
     def contextual(self, texts: list[str]) -> list[Contextual]:
         """Embeddings of every token of each text in every layer [layers, L, D], of an encoder or a decoder alone.

@@ -18,7 +18,7 @@ from flaxnmt.data.labelled.spans import Question, best_answer, question_inputs
 from flaxnmt.data.labelled.tags import read_tags, tag_names
 from flaxnmt.data.labelled.texts import label_names, read_texts
 from flaxnmt.data.tokenizers import Tokenizer
-from flaxnmt.errors import ConfigError
+from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.evaluation.answers import answer_scores
 from flaxnmt.evaluation.classification import classification_scores
 from flaxnmt.models.config import Head
@@ -42,6 +42,14 @@ def _with_signature(scores: dict[str, float], signature: str) -> dict[str, dict]
     return {name: {"score": score, "signature": signature} for name, score in scores.items()}
 
 
+def _scores(pairs: Sequence[tuple[int, int]], classes: int) -> dict[str, dict]:
+    """Scores of what is said and what is right; none for a set whose labels are a secret."""
+    if not pairs:
+        return {}
+    scores = classification_scores(*zip(*pairs), classes=classes)
+    return _with_signature(scores, f"scikit-learn {version('scikit-learn')}")
+
+
 @dataclass(frozen=True)
 class ClassSet:
     """Texts, or pairs, and their classes."""
@@ -58,11 +66,8 @@ class ClassSet:
 
     def scored(self, outputs: Sequence[np.ndarray]) -> Scored:
         found = np.argmax(outputs, axis=-1)
-        known = [(guess, said) for guess, said in zip(found.tolist(), self.rows.said) if said >= 0]
-        scores = classification_scores(*zip(*known), classes=len(self.names))
-        return _with_signature(scores, f"scikit-learn {version('scikit-learn')}"), [
-            self.names[place] for place in found
-        ]
+        known = [(guess, said) for guess, said in zip(found.tolist(), self.rows.said) if said != NO_LABEL]
+        return _scores(known, len(self.names)), [self.names[place] for place in found]
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,7 @@ class TagSet:
             own = [(guess, label) for guess, label in zip(found, labels) if label != NO_LABEL]
             pairs += own
             lines.append(" ".join(self.names[guess] for guess, _ in own))
-        scores = classification_scores(*zip(*pairs), classes=len(self.names))
-        return _with_signature(scores, f"scikit-learn {version('scikit-learn')}"), lines
+        return _scores(pairs, len(self.names)), lines
 
 
 @dataclass(frozen=True)
@@ -137,14 +141,21 @@ def names_of(head: Head, paths: tuple[str, ...], data: DataConfig, classes: int)
     return found
 
 
-def examples_of(head: Head, paths: tuple[str, ...], names: tuple[str, ...]) -> list:
-    """Examples of one corpus or several."""
+def examples_of(head: Head, paths: tuple[str, ...], names: tuple[str, ...], labelled: bool = True) -> list:
+    """Examples of one corpus or several.
+
+    Raises:
+      DataError: if there is none, or if they are to be `labelled` and none is.
+    """
     readers = {
         "classes": lambda path: read_texts(path, names),
         "labels": lambda path: read_tags(path, names),
         "spans": read_questions,
     }
-    return [example for path in paths for example in readers[head](path)]
+    found = [example for path in paths for example in readers[head](path)]
+    if not found or (labelled and head == "classes" and all(example.label is None for example in found)):
+        raise DataError(f"{' '.join(paths)}: no example in it" + (" has a label" if found else ""))
+    return found
 
 
 def texts_of(examples: list) -> Iterator[str]:

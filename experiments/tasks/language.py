@@ -1,22 +1,26 @@
 """Language models of texts: of each symbol after those before it, and of masked symbols among the others."""
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from jax.sharding import Mesh
 
 from experiments.tasks.corpora import make_once, tokenize_texts
-from experiments.tasks.task import Losses, Scored, Task
+from experiments.tasks.task import Losses, Scored, Task, at_budgets, check_metric
 from flaxnmt.config import Config
 from flaxnmt.data.batches import ShuffledBatches, SortedBatches
 from flaxnmt.data.readers import read_texts
 from flaxnmt.data.sequences import packed_sequences, plan_sequences
 from flaxnmt.data.shards import TokenArray, TokenCorpus
-from flaxnmt.data.tokenizers import BOS, CLS, ENCODER_SYMBOLS
+from flaxnmt.data.tokenizers import BOS, CLS, ENCODER_SYMBOLS, SPECIALS
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError
+from flaxnmt.evaluation.unigram import unigram_perplexity
+from flaxnmt.gates.budget import Budget
 from flaxnmt.models.config import EncoderOnlyConfig
 from flaxnmt.models.flops import sequence_flops
 from flaxnmt.run import load_vocabularies, make_model
@@ -25,18 +29,30 @@ from flaxnmt.training.step import Objective
 from flaxnmt.translation.lines import Text
 from flaxnmt.typing import Params
 
+log = logging.getLogger(__name__)
+
 
 class TextLosses:
-    """Loss and perplexity of development and test texts."""
+    """Loss and perplexity of development and test texts, at every budget of the model.
 
-    def __init__(self, dev: Losses, test: Losses | None):
+    Attributes:
+      budgets: of the model.
+      known: what every row says of the development texts.
+    """
+
+    def __init__(self, dev: Losses, test: Losses | None, budgets: Sequence[Budget], known: dict[str, float]):
         self.dev, self.test_losses, self.whole = dev, test, dev.whole
+        self.budgets, self.known = budgets, known
 
     def __call__(self, params: Params) -> Scored:
-        return self.dev(params), []
+        row, lines = self._rows(params, self.dev)
+        return row | self.known, lines
 
     def test(self, params: Params) -> Scored:
-        return self.test_losses(params), []
+        return self._rows(params, self.test_losses)
+
+    def _rows(self, params: Params, losses: Losses) -> Scored:
+        return at_budgets(self.budgets, lambda place: (losses(params, place), []))
 
 
 def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
@@ -50,10 +66,7 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     for name in ("train", "dev"):
         if not getattr(data, name):
             raise ConfigError(f"no --{name} texts: give one file or several, a document file or tfds:NAME")
-    if training.metric != "loss":
-        raise ConfigError(
-            f"--training.metric {training.metric}: a language model has a loss alone to be judged by"
-        )
+    check_metric(training.metric, ("loss",), "a language model")
     masks = isinstance(config.model, EncoderOnlyConfig)
     make_once(partial(tokenize_texts, data, directory, ENCODER_SYMBOLS if masks else ()))
     bring()
@@ -63,16 +76,25 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     plan = plan_sequences(data.max_length, data.batch_tokens, data.rows_multiple)
     corpus = TokenCorpus.open(directory / "data" / "train")
 
-    def sorted_batches(paths: tuple[str, ...]) -> SortedBatches:
-        return SortedBatches(packed_sequences(_tokenised(paths, vocabularies), data.max_length, first), plan)
+    def sorted_batches(texts: TokenCorpus) -> SortedBatches:
+        return SortedBatches(packed_sequences(texts, data.max_length, first), plan)
+
+    dev, model = _tokenised(data.dev, vocabularies), make_model(config, vocabularies)
+    specials = len(SPECIALS) + len(ENCODER_SYMBOLS) if masks else 0
+    counts = [np.bincount(texts.source.tokens, minlength=vocabulary)[specials:] for texts in (corpus, dev)]
+    known = {"unigram_perplexity": unigram_perplexity(*counts)}
+    log.info("unigrams of the training texts: dev perplexity %.1f", known["unigram_perplexity"])
 
     def evaluator(objective: Objective, params: Params, mesh: Mesh) -> TextLosses:
-        test = Losses(objective, sorted_batches(data.test), mesh) if data.test else None
-        return TextLosses(Losses(objective, sorted_batches(data.dev), mesh), test)
+        test = _tokenised(data.test, vocabularies) if data.test else None
+        losses = [
+            None if texts is None else Losses(objective, sorted_batches(texts), mesh) for texts in (dev, test)
+        ]
+        return TextLosses(*losses, config.model.budgets, known)
 
     outputs = math.ceil(RATE * data.max_length) if masks else data.max_length
     return Task(
-        model=make_model(config, vocabularies),
+        model=model,
         vocabularies=vocabularies,
         corpus=corpus,
         train=ShuffledBatches(packed_sequences(corpus, data.max_length, first), plan, training.seed),

@@ -1,6 +1,6 @@
 """The interface between a training and what it trains."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,8 +13,10 @@ from flaxnmt.data.batches import ShuffledBatches, SortedBatches
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.data.vocabularies import Vocabularies
+from flaxnmt.errors import ConfigError
+from flaxnmt.gates.budget import Budget, full_budget
 from flaxnmt.sharding import owned_rows, put_batch
-from flaxnmt.training.step import Objective
+from flaxnmt.training.step import Objective, Sums
 from flaxnmt.typing import Params
 
 Scored = tuple[dict, list[str]]
@@ -80,18 +82,55 @@ class Losses:
         self.whole = NamedSharding(mesh, PartitionSpec())
         self._sums = jax.jit(lambda params, batch: objective(params, batch, None))
 
-    def __call__(self, params: Params) -> dict[str, float]:
-        """Everything that the objective sums, by token, padding not counted, and the perplexity."""
-        totals: dict[str, float] = {}
-        batches = (self.put(self.batches, i) for i in range(len(self.batches)))
-        for sums in [self._sums(params, batch) for batch in batches]:
-            for name, value in jax.device_get(sums).items():
-                totals[name] = totals.get(name, 0.0) + float(value)
-        tokens = totals.pop("tokens")
-        means = {name: value / tokens for name, value in totals.items()}
-        return means | {"perplexity": float(np.exp(means["nll"]))}
+    def __call__(self, params: Params, budget: int | None = None) -> dict[str, float]:
+        """Everything that the objective sums, by token, padding not counted, and the perplexity.
 
-    def put(self, batches: SortedBatches, index: int) -> dict[str, jax.Array]:
-        """A batch, its rows laid over the mesh."""
-        rows = owned_rows(batches.shape(index).rows, self.mesh)
-        return put_batch(batches.batch(index, rows), self.mesh)
+        At one of the budgets of the model, by its place, also the share of the full computation that is used.
+        """
+        found = [
+            self._sums(params, placed(self.batches, i, self.mesh, budget)) for i in range(len(self.batches))
+        ]
+        return means(jax.device_get(found))
+
+
+def placed(batches: SortedBatches, index: int, mesh: Mesh, budget: int | None = None) -> dict[str, jax.Array]:
+    """A batch, its rows laid over the mesh, each with the place of the budget if there is one."""
+    batch = batches.batch(index, owned_rows(batches.shape(index).rows, mesh))
+    if budget is not None:
+        rows = len(next(iter(batch.values())))
+        batch = batch | {"budget": np.full(rows, budget, np.int32)}
+    return put_batch(batch, mesh)
+
+
+def means(found: Sequence[Sums]) -> dict[str, float]:
+    """Means by token of the sums of batches, with the perplexity; of `used` and `full` FLOPs their quotient, `use`.
+
+    Where no token counts, as of a set whose labels are a secret, there is no mean.
+    """
+    totals = {name: sum(float(sums[name]) for sums in found) for name in found[0]}
+    tokens = totals.pop("tokens")
+    use = {"use": totals.pop("used") / totals.pop("full")} if "used" in totals else {}
+    if not tokens:
+        return use
+    row = {name: value / tokens for name, value in totals.items()}
+    return row | {"perplexity": float(np.exp(row["nll"]))} | use
+
+
+def at_budgets(budgets: Sequence[Budget], row: Callable[[int | None], Scored]) -> Scored:
+    """What `row` says at the largest budget of a model, and under `budgets` what it says at each; or once, of None."""
+    if not budgets:
+        return row(None)
+    found = [row(place) for place in range(len(budgets))]
+    scores, lines = found[full_budget(budgets)]
+    rows = [{"budget": budget[0], **at} for budget, (at, _) in zip(budgets, found)]
+    return scores | {"budgets": rows}, lines
+
+
+def check_metric(metric: str, known: Sequence[str], what: str) -> None:
+    """Refuses to judge a run by a score that it does not have.
+
+    Raises:
+      ConfigError: with those that there are.
+    """
+    if metric not in known:
+        raise ConfigError(f"--training.metric {metric}: {what} is judged by {' or '.join(known)}")

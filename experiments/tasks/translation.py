@@ -6,7 +6,7 @@ from pathlib import Path
 from jax.sharding import Mesh
 
 from experiments.tasks.corpora import Corpora, TextPairs, prepare
-from experiments.tasks.task import Losses, Scored, Task
+from experiments.tasks.task import Losses, Scored, Task, check_metric
 from flaxnmt.config import Config
 from flaxnmt.evaluation.scores import evaluate
 from flaxnmt.models.flops import forward_flops
@@ -51,7 +51,13 @@ class TranslationScores:
 
 
 def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
-    """The task of translating from two texts."""
+    """The task of translating from two texts.
+
+    Raises:
+      ConfigError: for a score that there is not.
+      ConfigError, DataError: as `experiments.tasks.corpora.prepare`.
+    """
+    check_metric(config.training.metric, ("bleu", "chrf", "loss"), "a translation")
     corpora, training = prepare(config, directory, bring), config.training
     model = make_model(config, corpora.vocabularies)
 

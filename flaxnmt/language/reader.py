@@ -13,6 +13,7 @@ from flaxnmt.data.labelled.layout import text_inputs
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, MASK, SPECIALS, Offsets, Tokenizer
 from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.gates.budget import find_budget
 from flaxnmt.language.contextual import Contextual, contextual, over_batches, plan_of
 from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.translation.shapes import LONGEST
@@ -43,6 +44,11 @@ class Reader:
         self.model, self.params, self.tokenizer, self.labels = model, params, tokenizer, labels
         variables = {"params": params}
         self._logits = partial(jax.jit(model.apply), variables)
+        self._classes = jax.jit(
+            lambda tokens, segments, budget: model.apply(
+                variables, tokens, segments, budget=budget, skip=bool(model.config.budgets)
+            )
+        )
         self._encode = partial(jax.jit(partial(model.apply, method="encode")), variables)
         self._layers = partial(jax.jit(partial(model.apply, method="layers")), variables)
 
@@ -129,11 +135,18 @@ class Reader:
         first, *others = self.tokenizer.decode(parts)
         return first + "".join(map("".join, zip(masks, others, strict=True)))
 
-    def classify(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[tuple[str, float]]:
+    def classify(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None, budget: float | None = None
+    ) -> list[tuple[str, float]]:
         """The likeliest class of each text, or of each pair of texts, and its probability.
 
+        Args:
+          texts: one after the other.
+          seconds: of pairs.
+          budget: one of the model's, the largest if None; what its gates decide against is not computed.
+
         Raises:
-          ConfigError: for a model with another head.
+          ConfigError: for a model with another head, or a budget for which it was not trained.
         """
         if self.model.config.head != "classes":
             raise ConfigError(
@@ -142,13 +155,18 @@ class Reader:
             )
         others = [None] * len(texts) if seconds is None else seconds
         pairs = [TextExample(text, second) for text, second in zip(texts, others, strict=True)]
-        rows = text_inputs(pairs, self.tokenizer, LONGEST)
+        config = self.model.config
+        place = None if budget is None else find_budget(config.budgets, budget)
+        longest = config.max_positions if config.positions == "learned" else LONGEST
+        rows = text_inputs(pairs, self.tokenizer, min(longest, LONGEST))
         ids, segments = zip(*rows) if rows else ((), ())
         batches = SortedBatches(LabelledRows(ids, segments, [0] * len(ids), "classes"), plan_of(len(ids)))
         found = []
         for i in range(len(batches)):
             batch = batches.batch(i)
-            found.append(np.asarray(jax.nn.softmax(self._logits(batch["tokens"], batch["segments"]))))
+            told = None if place is None else np.full(len(batch["tokens"]), place, np.int32)
+            logits = self._classes(batch["tokens"], batch["segments"], told)
+            found.append(np.asarray(jax.nn.softmax(logits)))
         return [(self.labels[row.argmax()], float(row.max())) for row in batches.restore(found)]
 
     def embed(self, texts: Sequence[str], pool: str = "mean") -> Float[np.ndarray, "texts D"]:

@@ -132,7 +132,10 @@ class EncoderOnly(nn.Module):
         deterministic: bool = True,
         paragraphs: Int[Array, "B N"] | None = None,
         budget: Int[Array, " B"] | None = None,
+        skip: bool = False,
     ) -> Float[Array, "..."]:
         """Logits of the head, as `logits`."""
-        hidden, _ = self.encode(tokens, segments, deterministic, paragraphs=paragraphs, budget=budget)
+        hidden, _ = self.encode(
+            tokens, segments, deterministic, paragraphs=paragraphs, budget=budget, skip=skip
+        )
         return self.logits(hidden, deterministic)

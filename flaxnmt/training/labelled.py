@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 
 from flaxnmt.config import BudgetLossConfig
+from flaxnmt.layers.context import Aux
+from flaxnmt.models.config import Head
 from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.models.seq2seq import PAD
 from flaxnmt.training.loss import label_smoothed_cross_entropy
@@ -18,10 +20,36 @@ def span_logits(logits: Float[Array, "B L ends"], tokens: Int[Array, "B L"]) -> 
     return jnp.where(tokens[:, None] != PAD, jnp.swapaxes(logits, -1, -2), OUT_OF_QUESTION)
 
 
-def labelled_objective(model: EncoderOnly, budget: BudgetLossConfig = BudgetLossConfig()) -> Objective:
-    """Cross-entropy of what a row is labelled with; what has no label (-1) does not count.
+def labelled_sums(logits: Float[Array, "..."], said: Int[Array, "..."], head: Head) -> Sums:
+    """Sums over rows of the cross-entropy of what they are labelled with; what has no label (-1) does not count.
 
     An answer counts as one, with the mean of the loss of its ends.
+
+    Args:
+      logits: of the head: [B, C] of classes, [B, L, C] of labels, [B, ends, L] of spans, as `span_logits` has them.
+      said: the labels: [B], [B, L] or [B, ends].
+      head: `classes`, `labels` or `spans`.
+    """
+    ends = said.shape[-1] if head == "spans" else 1
+    loss, nll, count = label_smoothed_cross_entropy(logits, jnp.maximum(said, 0), said >= 0, 0.0)
+    return {"loss": loss / ends, "nll": nll / ends, "tokens": count / ends}
+
+
+def labelled_logits(
+    model: EncoderOnly,
+    tokens: Int[Array, "B L"],
+    segments: Int[Array, "B L"],
+    deterministic: bool,
+    **options,
+) -> tuple[Float[Array, "..."], Aux]:
+    """Logits as `labelled_sums` takes them, and what the layers report; options are those of `EncoderOnly.encode`."""
+    hidden, aux = model.encode(tokens, segments, deterministic, **options)
+    logits = model.logits(hidden, deterministic)
+    return span_logits(logits, tokens) if model.config.head == "spans" else logits, aux
+
+
+def labelled_objective(model: EncoderOnly, budget: BudgetLossConfig = BudgetLossConfig()) -> Objective:
+    """Cross-entropy of what a row is labelled with, as in `labelled_sums`.
 
     Args:
       model: with the head `classes`, `labels` or `spans`, whose name is that of the labels in a batch.
@@ -30,15 +58,9 @@ def labelled_objective(model: EncoderOnly, budget: BudgetLossConfig = BudgetLoss
     gated, head = BudgetLoss(model, budget), model.config.head
 
     def loss_sums(model, batch, key, update) -> Sums:
-        tokens, said = batch["tokens"], batch[head]
+        tokens = batch["tokens"]
         drawn, options = gated.options(key, len(tokens), update)
-        hidden, aux = model.encode(tokens, batch["segments"], key is None, budget=drawn, **options)
-        logits = model.logits(hidden, key is None)
-        ends = 1
-        if head == "spans":
-            logits, ends = span_logits(logits, tokens), said.shape[-1]
-        loss, nll, count = label_smoothed_cross_entropy(logits, jnp.maximum(said, 0), said >= 0, 0.0)
-        sums = {"loss": loss / ends, "nll": nll / ends, "tokens": count / ends}
-        return gated.added(sums, drawn, aux)
+        logits, aux = labelled_logits(model, tokens, batch["segments"], key is None, budget=drawn, **options)
+        return gated.added(labelled_sums(logits, batch[head], head), drawn, aux)
 
     return objective_of(model, loss_sums)

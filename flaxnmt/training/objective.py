@@ -16,7 +16,7 @@ from flaxnmt.models.seq2seq import PAD, Seq2Seq
 from flaxnmt.training.loss import LossSums, fused_linear_cross_entropy, label_smoothed_cross_entropy
 from flaxnmt.training.masking import RATE, choose, corrupt, picked
 from flaxnmt.training.step import Objective, Sums
-from flaxnmt.typing import Array, Bool, Float, Int
+from flaxnmt.typing import Array, Bool, Float, Int, PyTree
 
 Model = Seq2Seq | DecoderOnly | EncoderOnly
 
@@ -77,6 +77,10 @@ class BudgetLoss:
         rows = {name: value * sums["tokens"] for name, value in self.sums(budget, *reports).items()}
         return sums | rows | {"loss": sums["loss"] + self.config.weight * rows["budget_loss"]}
 
+    def evaluated(self, sums: Sums, batch: PyTree, aux: Aux) -> Sums:
+        """The sums of an evaluation whose batch says the budget of each row, with the FLOPs `used`, of the `full` ones."""
+        return sums | {"used": aux.used.sum(), "full": aux.full.sum()} if "budget" in batch else sums
+
 
 def objective_of(model: Model, loss_sums) -> Objective:
     """loss_sums(module, batch, key, update) as a function of parameters; a key draws dropout, too."""
@@ -127,17 +131,19 @@ def language_objective(
     """Negative log-likelihood of each symbol of a text given those before it; arguments as in translation.
 
     Symbols are those of `tokens` [B, L], of which the first of a sequence, and of each packed document, is only given.
+    A batch that is evaluated may say the `budget` of each row, as its place among those of the model.
     """
     gated = BudgetLoss(model, budget)
 
     def loss_sums(model, batch, key, update):
         tokens, packed = batch["tokens"], batch["packed"]
         drawn, options = gated.options(key, len(tokens), update)
-        hidden, aux = model.language(tokens, key is None, packed, drawn, **options)
+        budget = batch.get("budget") if key is None else drawn
+        hidden, aux = model.language(tokens, key is None, packed, budget, **options)
         follows = jnp.pad(packed[:, 1:] == packed[:, :-1], ((0, 0), (0, 1)))
         target = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
         sums = _cross_entropy(model, hidden, target, follows & (target != PAD), 0.0, chunk)
-        return gated.added(sums, drawn, aux)
+        return gated.evaluated(sums, batch, aux) if key is None else gated.added(sums, drawn, aux)
 
     return objective_of(model, loss_sums)
 
@@ -147,7 +153,8 @@ def masked_objective(
 ) -> Objective:
     """Negative log-likelihood of the tokens that are chosen, given the others (Devlin et al. 2019).
 
-    Every update chooses anew; without a key the choice is always the same. Logits are those of the chosen alone.
+    Every update chooses anew; without a key the choice is always the same. Logits are those of the chosen alone. A
+    batch that is evaluated may say the `budget` of each row, as its place among those of the model.
 
     Args:
       model: the module, with the head `masked`.
@@ -163,13 +170,14 @@ def masked_objective(
         draws = jax.random.split(jax.random.key(0) if key is None else jax.random.fold_in(key, 2))
         chosen, counts = choose(draws[0], tokens >= words[0], RATE)
         shown = corrupt(draws[1], tokens, chosen, counts, mask, words)
-        given = {"packed": batch["packed"], "budget": drawn}
+        given = {"packed": batch["packed"], "budget": batch.get("budget") if key is None else drawn}
         hidden, aux = model.encode(shown, None, key is None, **given, **options)
         target = jnp.take_along_axis(tokens, chosen, axis=-1)
         logits = model.logits(picked(hidden, chosen), key is None)
         sums = _named(label_smoothed_cross_entropy(logits, target, counts, 0.0))
         right = jnp.sum((logits.argmax(-1) == target) & counts, dtype=jnp.float32)
-        return gated.added(sums | {"masked_accuracy": right}, drawn, aux)
+        sums |= {"masked_accuracy": right}
+        return gated.evaluated(sums, batch, aux) if key is None else gated.added(sums, drawn, aux)
 
     return objective_of(model, loss_sums)
 

@@ -1,0 +1,209 @@
+"""Pre-trained encoders under budgets of computation: figures 6 to 9 of Bapna et al. 2020, at the size of `masked_tiny`.
+
+An encoder with gates beside plain ones of fewer layers, or narrower (D and F together, at a ratio of 4), each
+pre-trained on all books of mono_en but Frankenstein, which is the development set. Then each is fine-tuned on SST-2,
+CoLA and questions of SQuAD 2.0 (sst2, cola, squad2_small of the directory that --data or FLAXNMT_DATA names), on MNLI
+where TFDS has it prepared, and the plain one also without any pre-training: from the same parameters and vocabulary
+before the first update. The learning rates beside that of all others are tried on the plain encoder with one seed.
+Scores are those of the test sets, which are development sets of GLUE, for every budget, with the computation used.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.data import PLACE
+from experiments.encoder_measures import of_labelled, of_masked
+from experiments.sweep import Sweep, Trial
+from experiments.tables import Table
+from flaxnmt import open_run
+
+SEEDS = (1, 2, 3)
+BOOKS = (
+    "jack_sheppard",
+    "moby_dick",
+    "news_from_nowhere",
+    "pride_and_prejudice",
+    "sherlock_holmes",
+    "tinyshakespeare",
+)
+TEXTS = (
+    *("--train", *(f"{PLACE}/mono_en/{book}.txt.gz" for book in BOOKS)),
+    *("--dev", f"{PLACE}/mono_en/frankenstein.txt.gz"),
+)
+
+PLAIN, GATED = "plain", "gated"
+MODELS = {
+    PLAIN: (),
+    GATED: ("--model.budget.encoder", "1", "0.75", "0.5", "0.25"),
+    **{f"{layers} of 4 layers": ("--model.encoder.layers", str(layers)) for layers in (3, 2, 1)},
+    **{
+        f"width {width} of 128": (
+            "--model.d-model",
+            str(width),
+            "--model.encoder.feed-forward",
+            str(4 * width),
+        )
+        for width in (112, 88, 64)
+    },
+}
+
+RATE, OTHER_RATES = "3e-4", ("1e-4", "1e-3")
+NOISE = ("--training.budget.noise-steps", "450")
+"""Noise on gates grows for the first 30% of the pre-training, as in the paper."""
+
+GATES = ("--training.budget.weight", "0.3", "--training.budget.noise-start", "5")
+"""Fine-tuning of gates: a weight of the smaller loss, and noise as it was at the end of the pre-training."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Attributes:
+    files: training, development and test set.
+    flags: head, metric and length of the training.
+    metric: by which it is usually judged.
+    """
+
+    files: tuple[str, str, str]
+    flags: tuple[str, ...]
+    metric: str
+
+
+def _files(folder: str, suffix: str) -> tuple[str, str, str]:
+    return tuple(f"{PLACE}/{folder}/{split}.{suffix}.gz" for split in ("train", "dev", "test"))
+
+
+def _length(updates: int, batch_tokens: int = 1024) -> tuple[str, ...]:
+    every = str(updates // 4)
+    return (
+        *("--max-steps", str(updates), "--training.evaluate-every", every),
+        *("--data.batch-tokens", str(batch_tokens)),
+    )
+
+
+SQUAD = ("--model.head", "spans", "--training.metric", "f1", *_length(1200, 2048))
+TASKS = {
+    "sst2": Task(_files("sst2", "tsv"), ("--training.metric", "accuracy", *_length(1600)), "accuracy"),
+    "cola": Task(_files("cola", "tsv"), ("--training.metric", "matthews", *_length(800)), "matthews"),
+    "squad": Task(_files("squad2_small", "json"), SQUAD, "f1"),
+    "mnli": Task(
+        ("tfds:glue/mnli:train[:98%]", "tfds:glue/mnli:train[98%:]", "tfds:glue/mnli:validation_matched"),
+        ("--training.metric", "accuracy", "--model.classes", "3", *_length(2400, 2048)),
+        "accuracy",
+    ),
+}
+
+
+def there() -> tuple[str, ...]:
+    """The tasks whose data this machine has, or could have in the directory of the corpora."""
+    prepared = Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser() / "glue" / "mnli"
+    return tuple(name for name in TASKS if name != "mnli" or prepared.is_dir())
+
+
+def _named(model: str) -> str:
+    return model.replace(" ", "-")
+
+
+def _pretraining(seed: int) -> list[Trial]:
+    trials = [
+        Trial(
+            f"masked-{_named(model)}",
+            "masked_tiny",
+            (*TEXTS, *flags, *(NOISE if model == GATED else ())),
+            seed,
+            (("task", "masked"), ("model", model), ("pretrained", "yes")),
+        )
+        for model, flags in MODELS.items()
+    ]
+    nothing = (
+        *("--optimizer.schedule", "constant", "--optimizer.learning-rate", "0"),
+        *("--max-steps", "1", "--training.evaluate-every", "1"),
+    )
+    settings = (("task", "masked"), ("model", PLAIN), ("pretrained", "no"))
+    return [*trials, Trial("masked-unlearned", "masked_tiny", (*TEXTS, *nothing), seed, settings)]
+
+
+def _finetuning(task: str, seed: int, model: str, pretrained: bool = True, rate: str = RATE) -> Trial:
+    found = TASKS[task]
+    name = _named(model) if pretrained else "unlearned"
+    files = (
+        word for split, file in zip(("train", "dev", "test"), found.files) for word in (f"--{split}", file)
+    )
+    settings = {"task": task, "model": model, "pretrained": "yes" if pretrained else "no", "rate": rate}
+    return Trial(
+        f"{task}-{name}" + ("" if rate == RATE else f"-rate-{rate}"),
+        "finetune_tiny",
+        (
+            *files,
+            *MODELS[model],
+            *(GATES if model == GATED else ()),
+            *found.flags,
+            *("--optimizer.learning-rate", rate),
+        ),
+        seed,
+        tuple(settings.items()),
+        after=f"masked-{name}",
+    )
+
+
+def trials(tasks: tuple[str, ...]) -> tuple[Trial, ...]:
+    """All trials of these tasks, for each seed in turn."""
+    found = []
+    for seed in SEEDS:
+        found += _pretraining(seed)
+        for task in tasks:
+            found += [_finetuning(task, seed, model) for model in MODELS]
+            found.append(_finetuning(task, seed, PLAIN, pretrained=False))
+            rates = OTHER_RATES if seed == SEEDS[0] else ()
+            found += [_finetuning(task, seed, PLAIN, rate=rate) for rate in rates]
+    return tuple(found)
+
+
+def measure(run: Path, trial: Trial) -> dict:
+    opened = open_run(run)
+    return of_masked(opened) if dict(trial.settings)["task"] == "masked" else of_labelled(opened)
+
+
+USED = {"used, %": lambda row: 100 * row["use"], "MFLOPs": lambda row: row["flops"] / 1e6}
+SCORES = {"accuracy": "accuracy", "Matthews": "matthews", "F1": "f1", "exact match": "exact_match"}
+HEADINGS = {
+    "mnli": "MNLI (figure 6)",
+    "sst2": "SST-2 (figure 7)",
+    "cola": "CoLA (figure 8)",
+    "squad": "SQuAD (figure 9)",
+}
+TABLES = (
+    Table(
+        "Masked language models",
+        ("model", "pretrained", "budget"),
+        {
+            "perplexity": "perplexity",
+            "of unigrams": "unigram_perplexity",
+            "right, %": lambda row: 100 * row["masked_accuracy"],
+            **USED,
+        },
+        {"task": "masked"},
+    ),
+    *(
+        Table(
+            title,
+            ("model", "budget"),
+            {**SCORES, **USED},
+            {"task": task, "pretrained": "yes", "rate": RATE},
+        )
+        for task, title in HEADINGS.items()
+    ),
+    Table(
+        "With and without pre-training",
+        ("task", "pretrained"),
+        SCORES,
+        {"model": PLAIN, "rate": RATE, "task": tuple(TASKS)},
+    ),
+    Table(
+        "Learning rates, one seed",
+        ("task", "rate"),
+        SCORES,
+        {"model": PLAIN, "pretrained": "yes", "task": tuple(TASKS)},
+    ),
+)
+sweep = Sweep(trials(there()), measure, TABLES)

@@ -1,0 +1,118 @@
+"""Packed sequences: every token of a corpus once, documents told apart, padding at the end alone."""
+
+import numpy as np
+import pytest
+
+from flaxnmt.data.batches import ShuffledBatches, SortedBatches
+from flaxnmt.data.sequences import packed_sequences, plan_sequences
+from flaxnmt.data.shards import DOCUMENT, PARAGRAPH, TokenArray, TokenCorpus
+from flaxnmt.data.tokenizers import EOS
+from flaxnmt.errors import ConfigError, DataError
+
+CLS, LENGTH, ROWS = 5, 12, 4
+
+
+def corpus_of(seed, documents=20):
+    """Random documents of one language, each token the number of its document above 100."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 7, documents)
+    numbers = np.repeat(np.arange(documents), sizes)
+    tokens = TokenArray.from_lists(
+        [[100 + number] * count for number, count in zip(numbers, rng.poisson(4, len(numbers)))]
+    )
+    starts = np.zeros(len(numbers), np.uint8)
+    starts[np.cumsum(sizes) - sizes] = DOCUMENT | PARAGRAPH
+    return TokenCorpus(tokens, None, np.arange(1, len(numbers) + 1, dtype=np.int32), starts)
+
+
+def all_of(batches, count):
+    """Sequences of that many batches, one below the other, without empty rows."""
+    found = [batches.batch(step) for step in range(count)]
+    tokens, packed = (np.concatenate([batch[name] for batch in found]) for name in ("tokens", "packed"))
+    real = (tokens != 0).any(-1)
+    return tokens[real], packed[real]
+
+
+def of_training(corpus, first, seed=0):
+    plan = plan_sequences(LENGTH, ROWS * LENGTH, ROWS)
+    return ShuffledBatches(packed_sequences(corpus, LENGTH, first), plan, seed)
+
+
+@pytest.mark.parametrize("first", [CLS, None])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_token_once_in_order_with_padding_at_the_end_alone(seed, first):
+    corpus = corpus_of(seed)
+    units = packed_sequences(corpus, LENGTH, first)
+    batches = SortedBatches(units, plan_sequences(LENGTH, ROWS * LENGTH, ROWS))
+    tokens, packed = all_of(batches, len(batches))
+    assert tokens.shape == packed.shape == (len(units), LENGTH) and tokens.dtype == packed.dtype == np.int32
+    if first is not None:
+        assert (tokens[:, 0] == first).all()
+        # It belongs to the document of the token behind it.
+        np.testing.assert_array_equal(packed[:, 0], packed[:, 1])
+        tokens, packed = tokens[:, 1:], packed[:, 1:]
+    flat, total = tokens.ravel(), len(corpus.source.tokens)
+    np.testing.assert_array_equal(flat[:total], corpus.source.tokens)
+    assert (flat[total:] == 0).all() and (packed.ravel()[total:] == 0).all() and len(flat) - total < LENGTH
+    counted = [
+        units.target_tokens(batches.units.sentences(batches.indices(i), batches.shape(i)))
+        for i in range(len(batches))
+    ]
+    assert sum(counted) == total
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_documents_are_told_apart(seed):
+    corpus = corpus_of(seed)
+    batches = SortedBatches(packed_sequences(corpus, LENGTH), plan_sequences(LENGTH, ROWS * LENGTH, ROWS))
+    _, packed = all_of(batches, len(batches))
+    ends = corpus.source.offsets[corpus.document_offsets[1:]]
+    sizes = np.diff(ends, prepend=0)
+    expected = np.repeat(np.arange(1, len(sizes) + 1), sizes)
+    np.testing.assert_array_equal(packed.ravel()[: len(expected)], expected)
+
+
+@pytest.mark.parametrize("first", [CLS, None])
+def test_an_epoch_has_every_sequence_once_and_each_has_its_own_order(first):
+    corpus = corpus_of(1)
+    batches = of_training(corpus, first)
+    expected = sorted(map(tuple, all_of(SortedBatches(batches.units, batches.plan), len(batches))[0]))
+    epochs = []
+    for epoch in range(2):
+        rows = np.concatenate(
+            [batches.batch(epoch * len(batches) + i)["tokens"] for i in range(len(batches))]
+        )
+        epochs.append([tuple(row) for row in rows if row.any()])
+    assert sorted(epochs[0]) == sorted(epochs[1]) == expected
+    assert epochs[0] != epochs[1] and batches.pairs == len(expected)
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_hosts_together_hold_the_global_batch(hosts):
+    batches = of_training(corpus_of(2), CLS)
+    for step in range(len(batches) + 1):
+        parts = [
+            batches.batch(step, slice(host * ROWS // hosts, (host + 1) * ROWS // hosts))
+            for host in range(hosts)
+        ]
+        whole = batches.batch(step)
+        assert whole["tokens"].shape == (ROWS, LENGTH)
+        for name in whole:
+            np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), whole[name])
+
+
+def test_empty_rows_are_empty():
+    units = packed_sequences(corpus_of(0), LENGTH, CLS)
+    batch = units.batch(np.array([0, -1]), plan_sequences(LENGTH, 2 * LENGTH, 2).buckets[0])
+    assert batch["tokens"][0].all() and not batch["tokens"][1].any() and not batch["packed"][1].any()
+
+
+def test_what_holds_no_sequence_is_refused():
+    with pytest.raises(ConfigError, match=r"holds fewer than 8 sequences .* raise it to 96"):
+        plan_sequences(LENGTH, 95, 8)
+    empty = TokenCorpus(
+        TokenArray.from_lists([[]]), None, np.ones(1, np.int32), np.full(1, DOCUMENT, np.uint8)
+    )
+    assert empty.source.tokens.tolist() == [EOS]
+    with pytest.raises(DataError, match="no text to learn from"):
+        packed_sequences(empty, LENGTH)

@@ -1,0 +1,171 @@
+"""The notebook on pre-trained encoders, executed on the ledger of a sweep of tiny runs; the trials of that sweep."""
+
+import dataclasses
+import re
+import shlex
+from base64 import b64decode
+from fnmatch import fnmatch
+from io import BytesIO
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pandas
+import pytest
+from ledger_notebooks import execute
+from matplotlib import pyplot as plt
+from matplotlib.image import imread
+from tiny_runs import sentences, write_lines
+
+from experiments import sweep, tables
+from experiments.arguments import parse
+from experiments.plots import bert as plots
+from experiments.sweeps import bert
+from flaxnmt import open_sweep
+
+NOTEBOOK = Path(__file__).parents[2] / "experiments/notebooks/bert.ipynb"
+TINY = (
+    "--model.d-model 16 --model.encoder.layers 1 --model.encoder.attention.heads 2 --model.encoder.feed-forward 32 "
+    "--model.max-positions 16 --data.max-length 16 --data.buckets 1 --data.tokenizer.kind word "
+    "--data.tokenizer.vocab-size 50 --data.batch-tokens 256 --optimizer.warmup-steps 2 --max-steps 6 "
+    "--training.evaluate-every 3"
+).split()
+TRIALS = "masked-plain", "masked-gated", "sst2-plain", "sst2-gated"
+BLOCKS = ("--model.budget.blocks", "1")
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory):
+    """Trials of the sweep, with its names and flags, at the size of a test."""
+    folder = tmp_path_factory.mktemp("bert")
+    for book in (*bert.BOOKS, "frankenstein"):
+        (folder / "mono_en").mkdir(exist_ok=True)
+        write_lines(folder / "mono_en" / f"{book}.txt.gz", sentences(40, seed=len(book)))
+    (folder / "sst2").mkdir()
+    for seed, split in enumerate(("train", "dev", "test")):
+        rows = [f"{i % 2}\t{line}" for i, line in enumerate(sentences(30, seed))]
+        write_lines(folder / "sst2" / f"{split}.tsv.gz", ["label\tsentence", *rows])
+    small = [
+        dataclasses.replace(
+            trial, options=(*trial.options, *TINY, *(BLOCKS if trial.name.endswith("gated") else ()))
+        )
+        for trial in bert.sweep.trials
+        if trial.seed == 1 and trial.name in TRIALS
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "")
+        patch.setattr(sweep, "load", lambda name: sweep.Sweep(tuple(small), bert.measure, bert.TABLES))
+        places = ["--runs", str(folder / "runs"), "--results", str(folder), "--data", str(folder)]
+        assert sweep.main(["bert", *places]) == 0
+    return folder / "bert.jsonl"
+
+
+@pytest.fixture(scope="module")
+def table(ledger):
+    return open_sweep(ledger).table
+
+
+@pytest.fixture(autouse=True)
+def closing():
+    yield
+    plt.close("all")
+
+
+def left_out(outputs):
+    """Of each line that says so, patterns of the trials to run."""
+    lines = [text for kind, text in outputs if kind == "text/markdown" and text.startswith("Left out")]
+    names = {trial.name for trial in bert.trials(tuple(bert.TASKS))}
+    commands = [[shlex.split(command) for command in re.findall("`(.*?)`", line)] for line in lines]
+    for command in (command for line in commands for command in line):
+        assert command[:4] == ["python", "-m", "experiments.sweep", "bert"]
+        (only,) = sweep.parse(command[3:])[1].only
+        assert any(fnmatch(name, only) for name in names)
+    return [[command[command.index("--only") + 1] for command in line] for line in commands]
+
+
+def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger):
+    outputs = execute(NOTEBOOK, ledger)
+    text, png = "text/markdown", "image/png"
+    assert [kind for kind, _ in outputs] == [text, png, text, text, text, png, text, text, text]
+    assert "sst2-unlearned" in outputs[3][1]
+    for kind, data in outputs:
+        if kind == png:
+            # Axes and text alone are shades of grey.
+            figure = imread(BytesIO(b64decode(data)))
+            assert (np.ptp(figure[..., :3], axis=-1) > 0.2).mean() > 0.003
+    assert all(f"| {name} | 1 |" in outputs[0][1] for name in TRIALS)
+    smaller, both = ("?-of-?-layers", "width-*"), ("gated", "plain")
+    assert left_out(outputs) == [
+        [f"masked-{model}" for model in smaller],
+        ["sst2-unlearned", "cola-plain", "cola-unlearned"],
+        [f"mnli-{model}" for model in (*both, *smaller)],
+        [f"sst2-{model}" for model in smaller],
+        [f"cola-{model}" for model in (*both, *smaller)],
+        [f"squad-{model}" for model in (*both, *smaller)],
+    ]
+
+
+def test_rows_say_what_each_budget_uses(table):
+    gated = table[table["name"] == "sst2-gated"].sort_values("budget")
+    assert gated["budget"].tolist() == [0.25, 0.5, 0.75, 1.0] and (gated["use"] > 0).all()
+    (plain,) = table[table["name"] == "sst2-plain"].to_dict("records")
+    assert plain["use"] == 1 and np.isnan(plain["budget"])
+    np.testing.assert_allclose(gated["flops"], gated["use"] * plain["flops"], rtol=1e-6)
+    assert table[table["task"] == "sst2"]["accuracy"].between(0, 100).all()
+    masked = table[table["task"] == "masked"]
+    assert (masked["unigram_perplexity"] > 1).all() and len(masked) == 5
+
+
+def test_points_of_a_task_are_its_rows(table):
+    (axes,) = plots.draw_task(table, "sst2").axes
+    drawn = {container.get_label(): container.lines[0].get_xydata() for container in axes.containers}
+    assert set(drawn) == {"one model, all budgets", "plain"} and axes.get_title() == "SST-2 (figure 7)"
+    gated = table[table["name"] == "sst2-gated"].sort_values("flops")
+    np.testing.assert_allclose(
+        drawn["one model, all budgets"], np.c_[gated["flops"] / 1e6, gated["accuracy"]]
+    )
+
+
+def test_gains_are_bars_beside_each_other(table):
+    # The gated model at a small budget stands for one without pre-training.
+    other = table[(table["name"] == "sst2-gated") & (table["budget"] == 0.25)].assign(name="sst2-unlearned")
+    (axes,) = plots.draw_gain(pandas.concat([table, other])).axes
+    (plain,) = table[table["name"] == "sst2-plain"]["accuracy"]
+    assert [bar.get_height() for bar in axes.patches] == [other["accuracy"].item(), plain]
+
+
+def test_the_ledger_has_its_tables(ledger, capsys):
+    assert tables.main(["bert", "--results", str(ledger.parent)]) == 0
+    shown = capsys.readouterr().out
+    assert "### Masked language models" in shown and "### SST-2 (figure 7)" in shown
+    assert "### With and without pre-training" in shown and "CoLA" not in shown
+
+
+def test_trials_of_the_sweep_differ_in_what_is_compared(tmp_path):
+    found = {trial.directory: trial for trial in bert.trials(tuple(bert.TASKS))}
+    configs = {
+        name: parse(trial.command(tmp_path)).resolved() for name, trial in found.items() if trial.seed == 1
+    }
+    for trial in found.values():
+        if trial.after is not None:
+            assert trial.start in found and dict(trial.settings)["task"] in bert.TASKS
+    for name, config in configs.items():
+        if found[name].start is None:
+            continue
+        start = configs[found[name].start].model
+        # The encoder is that of its start; the head is another one.
+        assert dataclasses.replace(config.model, head="masked", classes=2) == start
+        assert config.training.metric == bert.TASKS[dict(found[name].settings)["task"]].metric
+    model = configs["masked-width-64-of-128-seed1"].model
+    assert model.encoder.feed_forward == 4 * model.d_model == 256
+    gated = configs["sst2-gated-seed1"]
+    assert (
+        gated.model.budgets == ((1.0,), (0.75,), (0.5,), (0.25,)) and gated.training.budget.noise_start == 5
+    )
+    assert configs["sst2-unlearned-seed1"].model == configs["sst2-plain-seed1"].model
+
+
+def test_the_source_is_committed_without_outputs():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert code and all(not cell.outputs and cell.execution_count is None for cell in code)
