@@ -35,7 +35,7 @@ class TokenTable(nn.Module):
         rows = jnp.take(table, ids, axis=0).astype(self.dtype)
         return rows * self.d_model**0.5 if self.scaled else rows
 
-    def logits(self, x: Float[Array, "*B T D"]) -> Float[Array, "*B T V"]:
+    def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """x E^T in float32."""
         table = self.table.astype(self.dtype)
         y = jnp.einsum("...d,vd->...v", x.astype(self.dtype), table, preferred_element_type=jnp.float32)

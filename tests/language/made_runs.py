@@ -7,7 +7,7 @@ import numpy as np
 from small_models import random_params
 
 from flaxnmt import open_run
-from flaxnmt.config import Config, DecodingConfig
+from flaxnmt.config import Config, DataConfig, DecodingConfig
 from flaxnmt.data.tokenizers import ENCODER_SYMBOLS, Tokenizer, train
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.run import PARAMETERS, TOKENIZER, Run, make_model, save_config
@@ -33,7 +33,8 @@ def make_run(folder: Path, model, params=None, tokenizer: Tokenizer | None = Non
     folder.mkdir()
     tokenizer = vocabulary() if tokenizer is None else tokenizer
     vocabularies = Vocabularies(tokenizer, tokenizer)
-    config = Config(model=model, decoding=DecodingConfig(batch_size=4))
+    data = DataConfig(max_length=model.max_positions)
+    config = Config(model=model, data=data, decoding=DecodingConfig(batch_size=4))
     made = random_params(make_model(config, vocabularies))
     vocabularies.save(folder / TOKENIZER)
     save_config(folder, config)
