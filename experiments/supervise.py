@@ -6,7 +6,9 @@ imports no JAX, so that it is there at once and costs nothing.
 """
 
 import asyncio
+import contextlib
 import ctypes
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -91,7 +93,7 @@ class Supervisor:
         self.interrupts += number == signal.SIGINT
         self.asked.set()
         if self.interrupts > 1 and self.child is not None:
-            self.child.kill()
+            _send(self.child, signal.SIGKILL)
 
     async def _watch(self, peers: Peers | None) -> int:
         """Waits for the child, passes on what is asked of it, and ends it where it waits for a process that is gone."""
@@ -103,11 +105,11 @@ class Supervisor:
             waiting = {task for task in (ended, asked, news) if task is not None}
             done, _ = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                self.child.kill()
+                _send(self.child, signal.SIGKILL)
                 await ended
             if asked in done:
                 asked = None
-                _terminate(self.child)
+                _send(self.child, signal.SIGTERM)
             if news in done:
                 peer, news = news.result(), asyncio.create_task(peers.next())
                 if peer.code == PREEMPTED:
@@ -151,11 +153,10 @@ class Supervisor:
         return LOST, f"the training was ended by {name}{memory}: {ON}"
 
 
-def _terminate(child: asyncio.subprocess.Process) -> None:
-    try:
-        child.terminate()
-    except ProcessLookupError:
-        pass
+def _send(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    # The methods of asyncio's process ask first whether it lives, and its exit code is lost where it does not any more.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child.pid, number)
 
 
 def _die_with_parent() -> None:

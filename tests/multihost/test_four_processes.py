@@ -135,10 +135,10 @@ def test_jax_alone_notices_a_lost_process_of_a_cluster(trained, tmp_path):
         codes, (said, _) = ends([first, second])
     assert codes == [43, -signal.SIGKILL] and time.monotonic() - began < 30
     assert len([*tmp_path.glob("jit_*")]) > 3
-    assert said.splitlines()[-1] == (
-        "error: JAX has given up (see above), as it does where another process was lost: start all processes again, "
-        "and the run goes on from its last checkpoint"
-    )
+    # A collective that breaks at once is an error of Python; one that waits is ended by JAX.
+    last = said.splitlines()[-1]
+    assert last.startswith(("error: another process was lost (", "error: JAX has given up (see above), "))
+    assert last.endswith(": start all processes again, and the run goes on from its last checkpoint")
 
 
 @pytest.mark.parametrize(
