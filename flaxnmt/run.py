@@ -244,7 +244,7 @@ class Run:
     def complete(self, texts: list[str], max_length: int = 64, **options) -> list[str]:
         """Texts that begin as given, of a model of texts; options as in `hypotheses`, such as `sampling`.
 
-        max_length: most tokens, those given included.
+        max_length: most tokens, those given and the end included.
         """
         self._check_language()
         nothing = Text.unbroken([""] * len(texts))

@@ -63,7 +63,7 @@ def _maps(seen: dict[str, Any], maps: Float[np.ndarray, "n L L"], names: list[st
     for axes in grid.flat[len(maps) :]:
         axes.remove()
     for axes, weights, name in zip(grid.flat, maps, names):
-        image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=1)
+        image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=maps.max())
         axes.set_title(name, fontsize="small")
         _name(axes, seen)
     # Below a panel that is left out, the one above it names the columns.

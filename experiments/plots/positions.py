@@ -5,6 +5,7 @@ p_{2i}(k) = sin(k / 10000^{2i/D}), p_{2i+1}(k) = cos(k / 10000^{2i/D}) (Vaswani 
 
 from collections.abc import Mapping, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
@@ -16,7 +17,7 @@ from flaxnmt.typing import Float, Int
 
 def encodings(positions: Int[np.ndarray, "L"], d_model: int) -> Float[np.ndarray, "L D"]:
     """Sinusoids of these positions, as models add them to embeddings."""
-    return np.asarray(sinusoids(np.asarray(positions), d_model), np.float64)
+    return np.asarray(sinusoids(jnp.asarray(positions), d_model), np.float64)
 
 
 def inner_products(

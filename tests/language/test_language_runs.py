@@ -12,6 +12,7 @@ from small_models import small_decoder, small_encoder, small_model
 from flaxnmt.data.documents import Document, Sentence
 from flaxnmt.data.tokenizers import BOS, CLS, EOS, MASK
 from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.models.config import BudgetConfig
 from flaxnmt.translation.search import Sampling
 
 TEXTS = ["The dog sees the cat.", "", "Perhaps the old dog."]
@@ -38,25 +39,31 @@ def texts(made):
 
 @pytest.fixture(scope="module")
 def language(texts):
-    """Hidden states [L, D] and logits [L, V] of a text, bos first and eos last."""
+    """Hidden states [L, D] and logits [L, V] of ids; all have one shape, since no symbol sees what follows it."""
 
     @jax.jit
     def run(params, tokens):
         hidden, _ = texts.model.apply({"params": params}, tokens, method="language")
-        return hidden[0], texts.model.apply({"params": params}, hidden[0], method="logits")
+        return hidden[0], texts.model.apply({"params": params}, hidden, method="logits")[0]
 
-    def of(text):
-        tokens = jnp.asarray([[BOS, *texts.vocabularies.source.encode([text])[0], EOS]], jnp.int32)
-        return tokens[0], *run(texts.reader.params, tokens)
+    def of(ids):
+        tokens = jnp.zeros((1, 24), jnp.int32).at[0, : len(ids)].set(jnp.asarray(ids))
+        return (np.asarray(found)[: len(ids)] for found in run(texts.reader.params, tokens))
 
     return of
+
+
+def read(run, text):
+    """As a model of texts reads it."""
+    return [BOS, *run.vocabularies.source.encode([text])[0], EOS]
 
 
 def test_perplexity_is_that_of_the_softmax_over_the_logits_of_the_language_model(texts, language):
     losses = []
     for text in TEXTS:
-        tokens, _, logits = language(text)
-        losses += [-row[token] for row, token in zip(log_softmax(logits[:-1]), tokens[1:].tolist())]
+        ids = read(texts, text)
+        _, logits = language(ids)
+        losses += [-row[token] for row, token in zip(log_softmax(logits), ids[1:])]
     assert texts.perplexity(TEXTS) == pytest.approx(math.exp(np.mean(losses)), rel=1e-5)
     assert texts.perplexity(TEXTS[::-1]) == pytest.approx(texts.perplexity(TEXTS), rel=1e-6)
     with pytest.raises(DataError, match="no texts"):
@@ -66,11 +73,10 @@ def test_perplexity_is_that_of_the_softmax_over_the_logits_of_the_language_model
 def test_a_greedy_completion_takes_the_likeliest_symbol_each_time(texts, language):
     (found,) = texts.complete(["The dog"], max_length=7, beam_size=1)
     ids = texts.vocabularies.source.encode(["The dog"])[0]
-    params, width = texts.reader.params, 8
-    while len(ids) < 7:
-        tokens = jnp.zeros((1, width), jnp.int32).at[0, : len(ids) + 1].set(jnp.asarray([BOS, *ids]))
-        hidden, _ = texts.model.apply({"params": params}, tokens, method="language")
-        logits = np.array(texts.model.apply({"params": params}, hidden[0, len(ids)], method="logits"))
+    # Neither padding nor bos is ever written, and the last of the seven is the end.
+    while len(ids) < 6:
+        _, logits = language([BOS, *ids])
+        logits = logits[-1].copy()
         logits[[0, BOS]] = -np.inf
         ids.append(int(logits.argmax()))
         if ids[-1] == EOS:
@@ -92,8 +98,9 @@ def test_completions_begin_as_given_in_any_order(texts):
 def test_layers_of_a_text_end_with_what_the_logits_are_made_of(texts, language):
     found = texts.contextual(TEXTS)
     for text, (pieces, spans, layers) in zip(TEXTS, found, strict=True):
-        tokens, hidden, _ = language(text)
-        assert pieces == tuple(texts.vocabularies.source.pieces[i] for i in tokens)
+        ids = read(texts, text)
+        hidden, _ = language(ids)
+        assert pieces == tuple(texts.vocabularies.source.pieces[i] for i in ids)
         assert layers.shape == (3, len(pieces), 16) and len(spans) == len(pieces)
         assert "".join(text[start:end] for start, end in spans) == text.replace(" ", "")
         norm = texts.params["decoder"]["norm"]
@@ -162,6 +169,26 @@ def test_the_map_of_a_translating_decoder_is_over_source_delimiter_and_target(ma
     np.testing.assert_array_equal(
         run.attention("The dog")["attention"], run.attention("The dog", own)["attention"]
     )
+
+
+def test_gates_of_a_decoder_alone_are_counted_over_source_delimiter_and_target(tmp_path):
+    budget = BudgetConfig(decoder=(1.0, 0.5), blocks=2)
+    run = make_run(tmp_path / "run", small_decoder(budget=budget).config)
+    ids = [
+        jnp.asarray([[*run.vocabularies.source.encode([text])[0], EOS]], jnp.int32)
+        for text in ("The dog sees", "the")
+    ]
+
+    def capture(model, source, target):
+        return model.decode(model.encode(source)[0], target, capture=True)[1].gates["decoder"]
+
+    layers = jax.jit(lambda params: run.model.apply({"params": params}, *ids, method=capture))(run.params)
+    rows = run.gates(["The dog sees"], ["the"])
+    # Every symbol but the eos of the source, and the delimiter.
+    count = ids[0].size - 1 + ids[1].size
+    for row in rows:
+        found = layers[row["layer"]][row["block"]][row["gate"]][0, :, row["part"]]
+        assert row["on"] == pytest.approx(float(found.sum()) / count) and 0 <= row["on"] <= 1
 
 
 def test_what_a_kind_does_not_have_is_one_line(made):
