@@ -24,11 +24,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return MISTAKE
     if several:
-        return supervise([sys.executable, "-m", "experiments.session", *argv], place, seconds)
+        return supervise([sys.executable, "-m", "experiments.process", *argv], place, seconds)
     # Loads JAX, which a parent does without.
-    from experiments import session
+    from experiments import process
 
-    return session.main(argv)
+    return process.main(argv)
 
 
 def cluster(argv: list[str]) -> tuple[bool, Place | None, float]:

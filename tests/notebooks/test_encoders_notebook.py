@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt
 from matplotlib.image import imread
 from tiny_runs import TINY, sentences, write_corpus
 
-from experiments import session, sweep, train
+from experiments import process, sweep, train
 from experiments.measures import of_lines
 from experiments.plots import encoders as plots
 from experiments.sweeps import encoders
@@ -53,7 +53,7 @@ def run_sweep(folder: Path) -> None:
         tuple(trials), lambda run, trial: of_lines(open_run(run), LINES, LINES, samples=10)
     )
     # A process for each, with its own measurement of the machine, would be most of the time.
-    session.measure_matmul_peak = cache(session.measure_matmul_peak)
+    process.measure_matmul_peak = cache(process.measure_matmul_peak)
     sweep.train = lambda trial, runs: train.main(trial.command(runs))
     raise SystemExit(sweep.main(["encoders", "--runs", str(folder / "runs"), "--results", str(folder)]))
 

@@ -42,7 +42,7 @@ from flaxnmt.training.step import CompiledStep, TrainStep
 OTHERS_GONE = ("Gloo", "UNAVAILABLE", "DEADLINE_EXCEEDED", "coordination service")
 """What JAX's errors say where a process is missed, if it comes to an error of Python."""
 
-log = logging.getLogger("experiments.session")
+log = logging.getLogger("experiments.process")
 
 
 def main(argv: list[str]) -> int:
