@@ -14,7 +14,7 @@ from flaxnmt.layers.active import if_any, on_active
 from flaxnmt.layers.context import Context, KeyValues, Places
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned, projection
-from flaxnmt.layers.linear import linear
+from flaxnmt.layers.linear import biased, linear
 from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Bool, Count, Float
@@ -77,7 +77,7 @@ class MultiHeadAttention(SubLayer):
 
         def project(x):
             rows = [linear(x, matrix) for matrix in matrices]
-            return [y + bias for y, bias in zip(rows, added, strict=True)] if added else rows
+            return list(map(biased, rows, added)) if added else rows
 
         rows = on_active(project, x.astype(self.dtype), active)
         shape = x.shape[:-1] + kernels[0].shape[1:]
@@ -94,7 +94,7 @@ class MultiHeadAttention(SubLayer):
 
         def project(rows):
             y = linear(rows, matrix)
-            return y + self.b_out[0].astype(self.dtype) if self.b_out else y
+            return biased(y, self.b_out[0].astype(self.dtype)) if self.b_out else y
 
         y = on_active(project, rows, active)
         return constrain(y, "batch", ..., "length", "activation")

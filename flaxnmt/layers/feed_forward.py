@@ -11,7 +11,7 @@ from flaxnmt.layers.active import on_active
 from flaxnmt.layers.context import Context
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned, projection
-from flaxnmt.layers.linear import linear
+from flaxnmt.layers.linear import biased, linear
 from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Count, Float
@@ -52,9 +52,9 @@ class FeedForward(SubLayer):
         )
 
         def network(x):
-            hidden = self.activation(linear(x.astype(self.dtype), w_in) + b_in)
+            hidden = self.activation(biased(linear(x.astype(self.dtype), w_in), b_in))
             hidden = constrain(hidden, "batch", ..., "length", "mlp")
-            y = linear(self.hidden_dropout(hidden, context.deterministic), w_out) + b_out
+            y = biased(linear(self.hidden_dropout(hidden, context.deterministic), w_out), b_out)
             return constrain(y, "batch", ..., "length", "activation")
 
         return on_active(network, x, context.active), None

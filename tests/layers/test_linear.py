@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxnmt.layers.linear import linear
+from flaxnmt.layers.linear import biased, linear
 
 
 def draw(*shape, seed):
@@ -47,3 +47,15 @@ def test_only_the_program_for_cpus_copies_an_operand():
         for platform in ("cpu", "tpu", "cuda")
     }
     assert barriers == {"cpu": True, "tpu": False, "cuda": False}
+
+
+def test_the_gradient_of_a_bias_is_the_sum_over_rows():
+    y, bias, cotangent = draw(2, 3, 5, seed=6), draw(5, seed=7), draw(2, 3, 5, seed=8)
+    single = [jnp.asarray(array, jnp.float32) for array in (y, bias, cotangent)]
+    found, back = jax.vjp(biased, *single[:2])
+    d_y, d_bias = back(single[2])
+    np.testing.assert_allclose(found, y + bias, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(d_y, single[2])
+    np.testing.assert_allclose(d_bias, cotangent.sum((0, 1)), rtol=1e-5, atol=1e-5)
+    half = [array.astype(jnp.bfloat16) for array in single]
+    assert {array.dtype for array in jax.vjp(biased, *half[:2])[1](half[2])} == {jnp.dtype("bfloat16")}
