@@ -1,6 +1,7 @@
 """The notebook on pre-trained encoders, executed on the ledger of a sweep of tiny runs; the trials of that sweep."""
 
 import dataclasses
+import gzip
 import re
 import shlex
 from base64 import b64decode
@@ -15,7 +16,7 @@ import pytest
 from ledger_notebooks import execute
 from matplotlib import pyplot as plt
 from matplotlib.image import imread
-from tiny_runs import sentences, write_lines
+from tiny_runs import sentences
 
 from experiments import sweep, tables
 from experiments.arguments import parse
@@ -34,17 +35,20 @@ TRIALS = "masked-plain", "masked-gated", "sst2-plain", "sst2-gated"
 BLOCKS = ("--model.budget.blocks", "1")
 
 
+def write(path, lines):
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+
+
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory):
     """Trials of the sweep, with its names and flags, at the size of a test."""
     folder = tmp_path_factory.mktemp("bert")
     for book in (*bert.BOOKS, "frankenstein"):
-        (folder / "mono_en").mkdir(exist_ok=True)
-        write_lines(folder / "mono_en" / f"{book}.txt.gz", sentences(40, seed=len(book)))
-    (folder / "sst2").mkdir()
+        write(folder / "mono_en" / f"{book}.txt.gz", sentences(40, seed=len(book)))
     for seed, split in enumerate(("train", "dev", "test")):
         rows = [f"{i % 2}\t{line}" for i, line in enumerate(sentences(30, seed))]
-        write_lines(folder / "sst2" / f"{split}.tsv.gz", ["label\tsentence", *rows])
+        write(folder / "sst2" / f"{split}.tsv.gz", ["label\tsentence", *rows])
     small = [
         dataclasses.replace(
             trial, options=(*trial.options, *TINY, *(BLOCKS if trial.name.endswith("gated") else ()))
