@@ -15,6 +15,7 @@ config = masked_small.replace(
         d_model=128,
         encoder=EncoderConfig(layers=4, attention=MultiHead(4), feed_forward=512),
     ),
-    optimizer=dataclasses.replace(masked_small.optimizer, learning_rate=1e-3, warmup_steps=150),
-    training=dataclasses.replace(masked_small.training, max_steps=1500, evaluate_every=250),
+    data=dataclasses.replace(masked_small.data, batch_tokens=2048),
+    optimizer=dataclasses.replace(masked_small.optimizer, learning_rate=1e-3, warmup_steps=180),
+    training=dataclasses.replace(masked_small.training, max_steps=1800, evaluate_every=300),
 )

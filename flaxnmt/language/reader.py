@@ -13,7 +13,7 @@ from flaxnmt.data.labelled.layout import text_inputs
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, MASK, SPECIALS, Offsets, Tokenizer
 from flaxnmt.errors import ConfigError, DataError
-from flaxnmt.gates.budget import find_budget
+from flaxnmt.gates.budget import find_budget, full_budget
 from flaxnmt.language.contextual import Contextual, contextual, over_batches, plan_of
 from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.translation.shapes import LONGEST
@@ -156,7 +156,9 @@ class Reader:
         others = [None] * len(texts) if seconds is None else seconds
         pairs = [TextExample(text, second) for text, second in zip(texts, others, strict=True)]
         config = self.model.config
-        place = None if budget is None else find_budget(config.budgets, budget)
+        place = full_budget(config.budgets) if config.budgets else None
+        if budget is not None:
+            place = find_budget(config.budgets, budget)
         longest = config.max_positions if config.positions == "learned" else LONGEST
         rows = text_inputs(pairs, self.tokenizer, min(longest, LONGEST))
         ids, segments = zip(*rows) if rows else ((), ())
