@@ -122,6 +122,11 @@ def test_masked_tokens_are_said_where_they_were_drawn():
     def of(key):
         return jax.jit(lambda params: objective(params, batch, key))(params)
 
+    @jax.jit
+    def logits(params, shown, chosen):
+        hidden, _ = model.apply({"params": params}, shown, packed=packed, method="encode")
+        return model.apply({"params": params}, picked(hidden, chosen), method="logits")
+
     for key, draws in (
         (jax.random.key(5), jax.random.fold_in(jax.random.key(5), 2)),
         (None, jax.random.key(0)),
@@ -130,8 +135,7 @@ def test_masked_tokens_are_said_where_they_were_drawn():
         draws = jax.random.split(draws)
         chosen, counts = choose(draws[0], tokens >= WORDS[0], RATE)
         shown = corrupt(draws[1], tokens, chosen, counts, MASK, WORDS)
-        hidden, _ = model.apply({"params": params}, shown, packed=packed, method="encode")
-        log_p = log_softmax(model.apply({"params": params}, picked(hidden, chosen), method="logits"))
+        log_p = log_softmax(logits(params, shown, chosen))
         nll, right, count = 0.0, 0, 0
         for row, place in zip(*np.nonzero(counts)):
             token = tokens[row, chosen[row, place]]
