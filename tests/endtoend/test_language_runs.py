@@ -163,6 +163,7 @@ def rows_of(run, kind):
     return [row for row in read_metrics(run) if row["kind"] == kind]
 
 
+@pytest.mark.slow
 def test_masked_tokens_are_said_better_than_by_their_frequencies(runs):
     run = open_run(runs[0] / "masked")
     counts = []
@@ -180,6 +181,7 @@ def test_masked_tokens_are_said_better_than_by_their_frequencies(runs):
     assert "| perplexity |" in report and "| unigram_perplexity |" in report
 
 
+@pytest.mark.slow
 def test_the_same_command_continues_bit_for_bit(runs):
     whole, continued = (
         {row["step"]: row for row in rows_of(runs[0] / name, "train")} for name in ("masked", "continued")
@@ -202,6 +204,7 @@ def check_scores(run, head):
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", [head for head in HEADS if head != "labels"])
 def test_every_head_is_fine_tuned_and_scored(runs, head):
     said = check_scores(runs[0] / head, head)
@@ -216,6 +219,7 @@ def test_words_are_labelled(runs, sets):
     check_scores(runs[0] / "labels", "labels")
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_run_starts_with_what_was_pre_trained(runs):
     log = runs[1].split("come from")
     assert len(log) == len(HEADS)
@@ -223,6 +227,7 @@ def test_a_fine_tuned_run_starts_with_what_was_pre_trained(runs):
     assert all(line and all(name.startswith("head/") for name in line.split(", ")) for line in fresh)
 
 
+@pytest.mark.slow
 def test_gates_are_scored_at_every_budget(runs):
     run = open_run(runs[0] / "gated")
     for row in (*rows_of(run.directory, "dev"), *rows_of(run.directory, "test")):

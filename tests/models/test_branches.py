@@ -172,13 +172,10 @@ def train(model, steps=10, **objective):
 @pytest.mark.parametrize(
     "branches",
     [
-        pytest.param(encoder_set(size, (1, 2, 2, 1, 1)), id=name, marks=[] if size == 5 else pytest.mark.slow)
+        pytest.param(encoder_set(size, (1, 2, 2, 1, 1)), id=name, marks=[] if size == 2 else pytest.mark.slow)
         for size, name in enumerate(ENCODER_SETS, 1)
     ]
-    + [
-        pytest.param((f"{kind}:2",), id=kind, marks=[] if kind == "static_expansion" else pytest.mark.slow)
-        for kind in KINDS[1:]
-    ]
+    + [pytest.param((f"{kind}:2",), id=kind, marks=pytest.mark.slow) for kind in KINDS[1:]]
     + [pytest.param(("lstm:1", "lstm:2"), id="twice", marks=pytest.mark.slow)]
     + [pytest.param(("fnet:1+static_expansion:1", "convs2s:1+lstm:1"), id="mixed", marks=pytest.mark.slow)],
 )
@@ -199,6 +196,7 @@ def best(model):
     return beam_search(model.step, cache, limits, max_length=longest, beam_size=2).tokens[:, 0]
 
 
+@pytest.mark.slow
 def test_gated_branches_train_and_skip_what_their_gates_decide_against():
     budget = BudgetConfig(encoder=(1.0, 0.5), blocks=2)
     model = with_branches("static_expansion:1+convs2s:1", "lstm:1", "fnet:1", budget=budget)
@@ -257,7 +255,10 @@ def test_what_is_captured_is_of_all_layers_of_all_branches():
     assert len(aux.maps["encoder"]) == 5 and weights == [(3, 2, 6, 6)] * 3
 
 
-@pytest.mark.parametrize("sizes", [(2, 2, 2), pytest.param((1, 8, 1), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sizes",
+    [pytest.param((2, 2, 2), marks=pytest.mark.slow), pytest.param((1, 8, 1), marks=pytest.mark.slow)],
+)
 def test_branches_on_a_mesh_are_those_of_one_device(sizes):
     model = with_branches(
         "attention:1", "static_expansion:1", "lstm:1", "convs2s:1", "fnet:1", combine="gated"

@@ -151,7 +151,11 @@ def test_one_side_may_be_gated_alone():
 
 
 @pytest.mark.parametrize(
-    "kind, scan", [("conditional", False), pytest.param("context", True, marks=pytest.mark.slow)]
+    "kind, scan",
+    [
+        pytest.param("conditional", False, marks=pytest.mark.slow),
+        pytest.param("context", True, marks=pytest.mark.slow),
+    ],
 )
 def test_attention_over_documents_is_gated_trains_and_skips(kind, scan):
     document = DocumentConfig(layers=(kind,), t=2)

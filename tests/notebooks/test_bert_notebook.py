@@ -24,6 +24,9 @@ from experiments.plots import bert as plots
 from experiments.sweeps import bert
 from flaxnmt import open_sweep
 
+# A sweep is really trained for it.
+pytestmark = pytest.mark.slow
+
 NOTEBOOK = Path(__file__).parents[2] / "experiments/notebooks/bert.ipynb"
 TINY = (
     "--model.d-model 16 --model.encoder.layers 1 --model.encoder.attention.heads 2 --model.encoder.feed-forward 32 "

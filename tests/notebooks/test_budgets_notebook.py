@@ -23,6 +23,9 @@ from experiments.plots import budgets as plots
 from experiments.sweeps import budgets
 from flaxnmt import open_run, open_sweep
 
+# A sweep is really trained for it.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "experiments/notebooks/budgets.ipynb"
 LENGTH = (

@@ -25,6 +25,9 @@ from experiments.sweeps import encoders
 from experiments.synergy import synergy_matrix
 from flaxnmt import open_run, open_sweep
 
+# A sweep is really trained for it.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "experiments/notebooks/encoders.ipynb"
 BASE, EXPANSION, *_ = encoders.PAPER

@@ -67,7 +67,7 @@ def test_scores_have_signatures_and_translations_their_alternatives(executed):
 
 
 def test_the_example_of_the_readme_reads_the_run(run, capsys):
-    (code,) = re.findall(
+    code, *_ = re.findall(
         r"```python\n([^`]*open_run[^`]*)```", (ROOT / "README.md").read_text(encoding="utf-8")
     )
     exec(code.replace("runs/mine", str(run)), {})

@@ -35,7 +35,9 @@ def plain(parts):
     return Translator(*parts)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["2-to-1", "2-to-2"])
+@pytest.fixture(
+    scope="module", params=[pytest.param(False, marks=pytest.mark.slow), True], ids=["2-to-1", "2-to-2"]
+)
 def translator(request, parts):
     return ConcatenationTranslator(*parts, previous=1, target_context=request.param)
 
