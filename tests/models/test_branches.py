@@ -255,10 +255,8 @@ def test_what_is_captured_is_of_all_layers_of_all_branches():
     assert len(aux.maps["encoder"]) == 5 and weights == [(3, 2, 6, 6)] * 3
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [pytest.param((2, 2, 2), marks=pytest.mark.slow), pytest.param((1, 8, 1), marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 8, 1)])
 def test_branches_on_a_mesh_are_those_of_one_device(sizes):
     model = with_branches(
         "attention:1", "static_expansion:1", "lstm:1", "convs2s:1", "fnet:1", combine="gated"
