@@ -29,3 +29,12 @@ def with_data(words: Iterable[str]) -> list[str]:
                 raise ConfigError(f"{word} does not exist: give another --data DIR, or set {DATA}")
         found.append(word)
     return found
+
+
+def multi30k(split: str) -> tuple[str, str]:
+    """English and German of Multi30k, as `with_data` takes them."""
+    return f"{PLACE}/multi30k_en_de/{split}.en.gz", f"{PLACE}/multi30k_en_de/{split}.de.gz"
+
+
+MULTI30K = ("--train", *multi30k("train"), "--dev", *multi30k("dev"))
+"""Options of a training on it."""

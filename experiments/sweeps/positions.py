@@ -10,7 +10,7 @@ FLAXNMT_DATA names.
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from experiments.data import PLACE, with_data
+from experiments.data import MULTI30K, multi30k, with_data
 from experiments.measures import by_length, of_lines
 from experiments.sweep import Sweep, Trial
 from experiments.tables import Table
@@ -27,16 +27,12 @@ OPTIONS = (
 )
 
 
-def _files(split: str) -> tuple[str, str]:
-    return tuple(f"{PLACE}/multi30k_en_de/{split}.{side}.gz" for side in ("en", "de"))
-
-
 def _trial(kind: str, seed: int) -> Trial:
     return Trial(
         kind,
         "encoders_tiny",
         (
-            *(word for split in ("train", "dev") for word in (f"--{split}", *_files(split))),
+            *MULTI30K,
             *("--model.positions", kind, *OPTIONS),
         ),
         seed,
@@ -46,7 +42,7 @@ def _trial(kind: str, seed: int) -> Trial:
 
 
 def measure(run: Path, trial: Trial) -> dict:
-    source, target = (list(read_source(file)) for file in with_data(_files("test")))
+    source, target = (list(read_source(file)) for file in with_data(multi30k("test")))
     opened = open_run(run)
     return of_lines(opened, source, target) | by_length(opened, source, target)
 

@@ -10,7 +10,7 @@ the test set, and compared with BPE by a paired bootstrap. The corpus lies in mu
 from pathlib import Path
 from typing import get_args
 
-from experiments.data import PLACE, with_data
+from experiments.data import MULTI30K, multi30k, with_data
 from experiments.measures import of_lines, of_tokens
 from experiments.sweep import Sweep, Trial
 from experiments.tables import Table
@@ -25,16 +25,12 @@ BASELINE = "bpe"
 OPTIONS = ("--data.tokenizer.vocab-size", "4000", "--data.max-length", "256")
 
 
-def _files(split: str) -> tuple[str, str]:
-    return tuple(f"{PLACE}/multi30k_en_de/{split}.{side}.gz" for side in ("en", "de"))
-
-
 def _trial(kind: str, seed: int) -> Trial:
     return Trial(
         kind,
         "encoders_tiny",
         (
-            *(word for split in ("train", "dev") for word in (f"--{split}", *_files(split))),
+            *MULTI30K,
             *("--data.tokenizer.kind", kind, *OPTIONS),
         ),
         seed,
@@ -44,7 +40,7 @@ def _trial(kind: str, seed: int) -> Trial:
 
 
 def measure(run: Path, trial: Trial) -> dict:
-    source, target = (list(read_source(file)) for file in with_data(_files("test")))
+    source, target = (list(read_source(file)) for file in with_data(multi30k("test")))
     opened = open_run(run)
     return of_tokens(opened, source, target) | of_lines(opened, source, target)
 
