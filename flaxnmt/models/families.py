@@ -20,7 +20,7 @@ def module(config: Architecture, source_vocab: int, target_vocab: int) -> Model:
     return Seq2Seq(config, source_vocab, target_vocab)
 
 
-def example_inputs(config: Architecture, rows: int) -> tuple[jax.Array, ...]:
+def example_inputs(config: Architecture, rows: int) -> tuple[jax.Array | bool, ...]:
     """What `init` takes behind its key: arrays of the smallest shape, with this many rows."""
     shape = (rows, 2, 8) if config.is_document else (rows, 8)
     ids = jnp.ones(shape, jnp.int32)
