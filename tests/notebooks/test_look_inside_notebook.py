@@ -27,7 +27,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         # The machine is measured once for both.
-        patch.setattr(session, "measure_matmul_peak", cache(process.measure_matmul_peak))
+        patch.setattr(process, "measure_matmul_peak", cache(process.measure_matmul_peak))
         for kind, stack in STACKS.items():
             sizes = (
                 f"--model.{stack}.layers 2 --model.{stack}.feed-forward 64 --model.{stack}.attention.heads 2"
