@@ -49,7 +49,7 @@ MODELS = {
 }
 
 RATE, OTHER_RATES = "3e-4", ("1e-4", "1e-3")
-NOISE = ("--training.budget.noise-steps", "540")
+NOISE = ("--training.budget.noise-steps", "720")
 """Noise on gates grows for the first 30% of the pre-training, as in the paper."""
 
 GATES = ("--training.budget.weight", "0.3", "--training.budget.noise-start", "5")
@@ -81,7 +81,7 @@ def _length(updates: int, batch_tokens: int = 1024) -> tuple[str, ...]:
     )
 
 
-SQUAD = ("--model.head", "spans", "--training.metric", "f1", *_length(800, 2048))
+SQUAD = ("--model.head", "spans", "--training.metric", "f1", *_length(1200, 2048))
 TASKS = {
     "sst2": Task(_files("sst2", "tsv"), ("--training.metric", "accuracy", *_length(1600)), "accuracy"),
     "cola": Task(_files("cola", "tsv"), ("--training.metric", "matthews", *_length(800)), "matthews"),
