@@ -3,14 +3,14 @@
 The number t of sentences that a word selects, up to all; how a node of the tree is made of its children, and whether
 a level keeps nodes by their own score or by that of their path; boundaries of sentences that are jittered, or cut at a
 fixed length, in place of the true ones, the limit that Trankova et al. 2024 name. Each beside the sentence model
-from which it starts, with its time of training and of decoding.
+from which it starts, trees from the conditional model, with its time of training and of decoding.
 """
 
 from pathlib import Path
 
 from experiments.documents import measure as measure_run
 from experiments.sweep import Sweep, Trial
-from experiments.sweeps.documents import CORPUS, UPDATES
+from experiments.sweeps.documents import CORPUS, START, UPDATES
 from experiments.tables import CONTRASTIVE, TIME, Table
 
 SEEDS = (1, 2, 3)
@@ -36,7 +36,8 @@ def _trial(seed: int, attention: str, **changes) -> Trial:
     )
     name = "-".join([attention, *(f"{name}-{value}" for name, value in changes.items())])
     settings = (("attention", attention), *chosen.items())
-    return Trial(name, "discourse_document", (*CORPUS, *flags, *UPDATES), seed, settings, after="sentence")
+    start = START.get(attention, "sentence")
+    return Trial(name, "discourse_document", (*CORPUS, *flags, *UPDATES), seed, settings, after=start)
 
 
 def _trials(seed: int) -> list[Trial]:
