@@ -1,17 +1,17 @@
-"""Trains and measures the trials of a sweep, one after the other; what is finished is skipped.
+"""Trains and measures the trials of a sweep, one after the other or several at once; what is finished is skipped.
 
-    python -m experiments.sweep documents --runs DIR [--only PATTERN ...] [--seeds 1 2 3] [--data DIR]
+    python -m experiments.sweep documents --runs DIR [--jobs 2] [--only PATTERN ...] [--seeds 1 2 3] [--data DIR]
 
 The same command again continues: a trial that was interrupted goes on from its checkpoint, and those with a row
-in the ledger are not run again. `python -m experiments.tables NAME` shows what was found. Exit codes: 0 all
-finished, 2 a mistake to correct or a trial that failed, 42 stopped because it was asked to (SIGTERM or Ctrl-C).
+in the ledger are not run again. A command that runs beside another one, on the same directories, takes trials that
+the other has not. `python -m experiments.tables NAME` shows what was found. Exit codes: 0 all finished, 2 a mistake to
+correct or a trial that failed, 42 stopped because it was asked to (SIGTERM or Ctrl-C).
 """
 
+import contextlib
 import fnmatch
 import gzip
-import hashlib
 import importlib
-import json
 import logging
 import os
 import pkgutil
@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -29,89 +28,21 @@ import tyro
 
 from experiments import sweeps
 from experiments.data import DATA, with_data
+from experiments.jobs import claim, run_jobs
 from experiments.measures import BASELINE, TRANSLATIONS
-from experiments.tables import Table
+from experiments.trial import Sweep, Trial
 from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.config_io import nearest
 from flaxnmt.errors import ConfigError, RunError
-from flaxnmt.ledger import Ledger, Row
+from flaxnmt.ledger import Ledger
 from flaxnmt.training.preemption import PREEMPTED, leaving_at_once
 
 log = logging.getLogger("experiments.sweep")
 
 RESULTS = Path(__file__).parent / "results"
 
-
-@dataclass(frozen=True)
-class Trial:
-    """One training and what is measured of it.
-
-    Attributes:
-      name: within its sweep, without the seed; a directory and a row carry it.
-      config: of `experiments.configs`.
-      options: flags of `experiments.train`; $FLAXNMT_DATA in them stands for the data directory.
-      seed: of the training.
-      settings: what distinguishes the trial, as columns of the table.
-      after: name of the trial, of the same seed, from whose parameters it starts.
-      against: name of the trial, of the same seed, with which it is compared when it is measured. Its translations
-        are kept beside the ledger, so that its run directory is not needed.
-    """
-
-    name: str
-    config: str
-    options: tuple[str, ...] = ()
-    seed: int = 1
-    settings: tuple[tuple[str, str | int | float], ...] = ()
-    after: str | None = None
-    against: str | None = None
-
-    @property
-    def directory(self) -> str:
-        return f"{self.name}-seed{self.seed}"
-
-    @property
-    def start(self) -> str | None:
-        """Directory of the run from which it starts."""
-        return None if self.after is None else f"{self.after}-seed{self.seed}"
-
-    @property
-    def baseline(self) -> str | None:
-        """Directory of the run with which it is compared."""
-        return None if self.against is None else f"{self.against}-seed{self.seed}"
-
-    @property
-    def key(self) -> str:
-        """Name, seed, and a hash of what is trained: a trial that is changed is another one."""
-        what = json.dumps([self.config, self.options, self.seed, self.after])
-        return f"{self.directory}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
-
-    def command(self, runs: Path) -> list[str]:
-        """Arguments of `python -m experiments.train`."""
-        start = [] if self.start is None else ["--init-from", str(runs / self.start)]
-        run = ["--run", str(runs / self.directory), "--seed", str(self.seed)]
-        return [self.config, *run, *start, *self.options]
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A set of trials and what is measured of them.
-
-    Attributes:
-      trials: in the order in which they are run.
-      measure: of a finished run directory.
-      tables: what `experiments.tables` shows of the ledger.
-      following: trials that depend on what others have found, from the rows of the ledger so far.
-    """
-
-    trials: tuple[Trial, ...]
-    measure: Callable[[Path, Trial], dict]
-    tables: tuple[Table, ...] = ()
-    following: Callable[[list[Row]], tuple[Trial, ...]] = lambda rows: ()
-
-    def all(self, rows: list[Row]) -> tuple[Trial, ...]:
-        """All trials, those that follow from these rows included."""
-        found = {trial.key: trial for trial in (*self.trials, *self.following(rows))}
-        return tuple(found.values())
+WAIT = 5.0
+"""Seconds until another look at what other commands have finished."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +53,11 @@ class Arguments:
     """Trials whose name matches one of these patterns, such as 'conditional*'."""
     seeds: tuple[int, ...] | None = None
     """Trials of these seeds alone."""
+    jobs: int = 1
+    """Trials at once, each on its share of the cores, with --log-files. Small models leave most of several cores idle.
+    An accelerator belongs to one trial."""
+    log_files: bool = False
+    """Write what each training says into NAME.log beside its run."""
     results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
     """Where the ledger is kept."""
     data: Path | None = None
@@ -150,48 +86,83 @@ def load(name: str) -> Sweep:
     return importlib.import_module(f"experiments.sweeps.{name}").sweep
 
 
-def run(name: str, arguments: Arguments) -> int:
+def run(argv: list[str]) -> int:
     """Runs what is left of a sweep; its exit code."""
+    name, arguments = parse(argv)
     quiet()
     sweep, ledger = load(name), Ledger(arguments.results / f"{name}.jsonl")
-    kept = arguments.results / name
     if arguments.data is not None:
         os.environ[DATA] = str(arguments.data)
     left = _left(sweep, ledger, arguments)
     if arguments.dry_run:
         return 0
-    check(left, arguments.runs, kept, ledger)
-    number = 0
+    check(left, arguments.runs, _kept(ledger), ledger)
+    if arguments.jobs > 1:
+        again = ("-m", "experiments.sweep", *argv, "--jobs", "1", "--log-files")
+        return run_jobs(again, min(arguments.jobs, len(left)))
     while left:
-        number, trial = number + 1, left[0]
-        began = time.monotonic()
-        log.info("%d of %d: %s", number, number + len(left) - 1, trial.directory)
-        code = train(trial, arguments.runs)
-        if code == PREEMPTED:
-            log.info("asked to stop: the same command continues with %s", trial.directory)
-            return PREEMPTED
-        if code:
-            raise RunError(f"{trial.directory}: training ended with exit code {code}; its log is above")
-        directory = arguments.runs / trial.directory
-        if trial.baseline is not None:
-            (directory / BASELINE).write_bytes(
-                gzip.decompress(translations(kept, trial.baseline).read_bytes())
-            )
-        row = {"key": trial.key, "name": trial.name, "seed": trial.seed, **dict(trial.settings)}
-        row |= describe(directory, trial) | sweep.measure(directory, trial)
-        # Those too that follow from this very row.
-        trials = sweep.all([*ledger.rows(), row])
-        if trial.directory in {other.baseline for other in trials}:
-            kept.mkdir(parents=True, exist_ok=True)
-            # Without the time, so that the same translations are the same file.
-            text = gzip.compress((directory / TRANSLATIONS).read_bytes(), mtime=0)
-            translations(kept, trial.directory).write_bytes(text)
-        ledger.add(row)
-        log.info("%s: row written after %.1f minutes", trial.directory, (time.monotonic() - began) / 60)
-        if not arguments.keep and trial.directory not in {other.start for other in trials}:
-            shutil.rmtree(directory)
+        for trial in _ready(left):
+            with claim(arguments.runs / f"{trial.directory}.lock") as mine:
+                if not mine or trial.key in ledger.keys():
+                    continue
+                log.info("%s: %d left with it", trial.directory, len(left))
+                code = finish(trial, sweep, ledger, arguments)
+                if code:
+                    return code
+                break
+        else:
+            # What is left is held by another command, or starts from what is.
+            time.sleep(WAIT)
         left = _left(sweep, ledger, arguments, say=False)
     return 0
+
+
+def _ready(left: list[Trial]) -> list[Trial]:
+    """Trials that wait for no other."""
+    missing = {trial.directory for trial in left}
+    return [trial for trial in left if not {trial.start, trial.baseline} & missing]
+
+
+def finish(trial: Trial, sweep: Sweep, ledger: Ledger, arguments: Arguments) -> int:
+    """Trains and measures a trial and writes its row; its exit code, where it was asked to stop.
+
+    Raises:
+      RunError: if its training fails.
+    """
+    began = time.monotonic()
+    directory, kept = arguments.runs / trial.directory, _kept(ledger)
+    code = train(trial, arguments.runs, arguments.log_files)
+    if code == PREEMPTED:
+        log.info("asked to stop: the same command continues with %s", trial.directory)
+        return PREEMPTED
+    if code:
+        where = f"in {_log(directory)}" if arguments.log_files else "above"
+        raise RunError(f"{trial.directory}: training ended with exit code {code}; its log is {where}")
+    if trial.baseline is not None:
+        (directory / BASELINE).write_bytes(gzip.decompress(translations(kept, trial.baseline).read_bytes()))
+    row = {"key": trial.key, "name": trial.name, "seed": trial.seed, **dict(trial.settings)}
+    row |= describe(directory, trial) | sweep.measure(directory, trial)
+    # Those too that follow from this very row.
+    trials = sweep.all([*ledger.rows(), row])
+    if trial.directory in {other.baseline for other in trials}:
+        kept.mkdir(parents=True, exist_ok=True)
+        # Without the time, so that the same translations are the same file.
+        text = gzip.compress((directory / TRANSLATIONS).read_bytes(), mtime=0)
+        translations(kept, trial.directory).write_bytes(text)
+    ledger.add(row)
+    log.info("%s: row written after %.1f minutes", trial.directory, (time.monotonic() - began) / 60)
+    if not arguments.keep and trial.directory not in {other.start for other in trials}:
+        shutil.rmtree(directory)
+    return 0
+
+
+def _kept(ledger: Ledger) -> Path:
+    """Where translations that others are compared with are kept."""
+    return ledger.path.with_suffix("")
+
+
+def _log(directory: Path) -> Path:
+    return directory.with_suffix(".log")
 
 
 def _left(sweep: Sweep, ledger: Ledger, arguments: Arguments, say: bool = True) -> list[Trial]:
@@ -259,8 +230,8 @@ def describe(directory: Path, trial: Trial) -> dict:
     }
 
 
-def train(trial: Trial, runs: Path) -> int:
-    """Trains in a process of its own; its exit code.
+def train(trial: Trial, runs: Path, log_file: bool = False) -> int:
+    """Trains in a process of its own, whose output may go to a file beside the run; its exit code.
 
     A signal that asks to stop is passed on; the answer is then PREEMPTED, even where it came too early to be heard.
     """
@@ -273,10 +244,10 @@ def train(trial: Trial, runs: Path) -> int:
             process.send_signal(signal.SIGTERM)
 
     earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    command = [sys.executable, "-m", "experiments.train", *with_data(trial.command(runs))]
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.train", *with_data(trial.command(runs))]
-        )
+        with _log(runs / trial.directory).open("a") if log_file else contextlib.nullcontext() as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
         if asked:
             process.send_signal(signal.SIGTERM)
         code = process.wait()
@@ -289,7 +260,7 @@ def train(trial: Trial, runs: Path) -> int:
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     with leaving_at_once():
-        return guarded(lambda: run(*parse(argv)), debug="--debug" in argv)
+        return guarded(lambda: run(argv), debug="--debug" in argv)
 
 
 def parse(argv: list[str]) -> tuple[str, Arguments]:

@@ -1,7 +1,10 @@
 """The ledger of a sweep: one row of JSON for each finished trial, a small file that is kept with the code."""
 
+import contextlib
+import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,15 +77,27 @@ class Ledger:
         return {row["key"] for row in self.rows()}
 
     def add(self, row: Row) -> None:
-        """Appends a row, on the disk when this returns."""
+        """Appends a row, on the disk when this returns; others may do so at the same time."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(each, ensure_ascii=False) for each in [*self.rows(), row]]
-        temporary = self.path.with_name(f"{self.path.name}.tmp{os.getpid()}")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write("".join(f"{line}\n" for line in lines))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        with _alone(self.path.parent):
+            lines = [json.dumps(each, ensure_ascii=False) for each in [*self.rows(), row]]
+            temporary = self.path.with_name(f"{self.path.name}.tmp{os.getpid()}")
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write("".join(f"{line}\n" for line in lines))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Waits until no other process is in here with this directory."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def tidy(row: Row) -> list[Row]:

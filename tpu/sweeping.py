@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.data import PLACE
-from experiments.sweep import RESULTS, Sweep, Trial
+from experiments.sweep import RESULTS
+from experiments.trial import Sweep, Trial
 from flaxnmt.errors import ConfigError
 from flaxnmt.ledger import Ledger
 from tpu import gke, queued

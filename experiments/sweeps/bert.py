@@ -14,8 +14,8 @@ from pathlib import Path
 
 from experiments.data import PLACE
 from experiments.encoder_measures import of_labelled, of_masked
-from experiments.sweep import Sweep, Trial
 from experiments.tables import Table
+from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 
 SEEDS = (1, 2, 3)

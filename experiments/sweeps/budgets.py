@@ -12,8 +12,8 @@ from pathlib import Path
 
 from experiments.data import PLACE, with_data
 from experiments.measures import of_budgets
-from experiments.sweep import Sweep, Trial
 from experiments.tables import Table
+from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read_source
 

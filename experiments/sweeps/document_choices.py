@@ -9,9 +9,9 @@ from which it starts, trees from the conditional model, with its time of trainin
 from pathlib import Path
 
 from experiments.documents import measure as measure_run
-from experiments.sweep import Sweep, Trial
 from experiments.sweeps.documents import CORPUS, START, UPDATES
 from experiments.tables import CONTRASTIVE, TIME, Table
+from experiments.trial import Sweep, Trial
 
 SEEDS = (1, 2, 3)
 SENTENCES = 16

@@ -13,9 +13,9 @@ one, and what differs is the source. Break tokens are seen by the encoder where 
 from pathlib import Path
 
 from experiments.documents import measure as measure_run
-from experiments.sweep import Sweep, Trial
 from experiments.sweeps.documents import CORPUS, UPDATES
 from experiments.tables import CONTRASTIVE, TIME, Table
+from experiments.trial import Sweep, Trial
 
 SEEDS = (1, 2, 3)
 PLAIN = ("--model.document.no-roll-levels",)

@@ -9,8 +9,8 @@ and distance, s-BLEU and d-BLEU, each with true, no, another document's and shuf
 from pathlib import Path
 
 from experiments.documents import measure as measure_run
-from experiments.sweep import Sweep, Trial
 from experiments.tables import CONTRASTIVE, CONTROLS, TIME, Table
+from experiments.trial import Sweep, Trial
 
 SEEDS = (1, 2, 3)
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from experiments.data import PLACE, with_data
 from experiments.measures import of_budgets, of_lines
-from experiments.sweep import Sweep, Trial
 from experiments.synergy import Scores, canonical, growth
 from experiments.tables import Table
+from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read
 from flaxnmt.ledger import Row

@@ -12,8 +12,8 @@ from typing import get_args, get_type_hints
 
 from experiments.data import MULTI30K, multi30k, with_data
 from experiments.measures import by_length, of_lines
-from experiments.sweep import Sweep, Trial
 from experiments.tables import Table
+from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read_source
 from flaxnmt.models.config import Seq2SeqConfig

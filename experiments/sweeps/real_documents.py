@@ -13,8 +13,8 @@ from pathlib import Path
 
 from experiments.data import PLACE, with_data
 from experiments.measures import against, scores, speed
-from experiments.sweep import Sweep, Trial
 from experiments.tables import CONTROLS, TIME, Table
+from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read
 

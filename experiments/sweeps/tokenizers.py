@@ -12,8 +12,8 @@ from typing import get_args
 
 from experiments.data import MULTI30K, multi30k, with_data
 from experiments.measures import of_lines, of_tokens
-from experiments.sweep import Sweep, Trial
 from experiments.tables import Table
+from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.config import TokenizerKind
 from flaxnmt.data.readers import read_source

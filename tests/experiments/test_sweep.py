@@ -13,7 +13,7 @@ from experiments import sweep
 from experiments.arguments import parse
 from experiments.data import with_data
 from experiments.measures import BASELINE, TRANSLATIONS
-from experiments.sweep import Sweep, Trial
+from experiments.trial import Sweep, Trial
 from flaxnmt.config_io import differences
 from flaxnmt.ledger import Ledger
 from flaxnmt.run import write_json

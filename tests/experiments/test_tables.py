@@ -6,8 +6,8 @@ import pytest
 
 from experiments import sweep
 from experiments.arguments import parse
-from experiments.sweep import Sweep
 from experiments.tables import CONTRASTIVE, Table, main
+from experiments.trial import Sweep
 
 ROWS = [
     {"key": "a1", "seed": 1, "kind": "a", "t": 2, "scores": {"bleu": 10.0, "p": 0.25}, "minutes": 3},

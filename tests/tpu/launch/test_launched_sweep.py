@@ -6,7 +6,7 @@ import pytest
 from launching import MACHINES
 
 from experiments import sweep
-from experiments.sweep import Sweep, Trial
+from experiments.trial import Sweep, Trial
 from flaxnmt.errors import ConfigError
 from flaxnmt.ledger import Ledger
 from tpu import names, sweeping

@@ -1,0 +1,82 @@
+"""What a sweep is made of: trials, and what is measured of them."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.tables import Table
+from flaxnmt.ledger import Row
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training and what is measured of it.
+
+    Attributes:
+      name: within its sweep, without the seed; a directory and a row carry it.
+      config: of `experiments.configs`.
+      options: flags of `experiments.train`; $FLAXNMT_DATA in them stands for the data directory.
+      seed: of the training.
+      settings: what distinguishes the trial, as columns of the table.
+      after: name of the trial, of the same seed, from whose parameters it starts.
+      against: name of the trial, of the same seed, with which it is compared when it is measured. Its translations
+        are kept beside the ledger, so that its run directory is not needed.
+    """
+
+    name: str
+    config: str
+    options: tuple[str, ...] = ()
+    seed: int = 1
+    settings: tuple[tuple[str, str | int | float], ...] = ()
+    after: str | None = None
+    against: str | None = None
+
+    @property
+    def directory(self) -> str:
+        return f"{self.name}-seed{self.seed}"
+
+    @property
+    def start(self) -> str | None:
+        """Directory of the run from which it starts."""
+        return None if self.after is None else f"{self.after}-seed{self.seed}"
+
+    @property
+    def baseline(self) -> str | None:
+        """Directory of the run with which it is compared."""
+        return None if self.against is None else f"{self.against}-seed{self.seed}"
+
+    @property
+    def key(self) -> str:
+        """Name, seed, and a hash of what is trained: a trial that is changed is another one."""
+        what = json.dumps([self.config, self.options, self.seed, self.after])
+        return f"{self.directory}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
+
+    def command(self, runs: Path) -> list[str]:
+        """Arguments of `python -m experiments.train`."""
+        start = [] if self.start is None else ["--init-from", str(runs / self.start)]
+        run = ["--run", str(runs / self.directory), "--seed", str(self.seed)]
+        return [self.config, *run, *start, *self.options]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A set of trials and what is measured of them.
+
+    Attributes:
+      trials: in the order in which they are run.
+      measure: of a finished run directory.
+      tables: what `experiments.tables` shows of the ledger.
+      following: trials that depend on what others have found, from the rows of the ledger so far.
+    """
+
+    trials: tuple[Trial, ...]
+    measure: Callable[[Path, Trial], dict]
+    tables: tuple[Table, ...] = ()
+    following: Callable[[list[Row]], tuple[Trial, ...]] = lambda rows: ()
+
+    def all(self, rows: list[Row]) -> tuple[Trial, ...]:
+        """All trials, those that follow from these rows included."""
+        found = {trial.key: trial for trial in (*self.trials, *self.following(rows))}
+        return tuple(found.values())
