@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -35,8 +34,9 @@ class Arguments:
     """Wall minutes, all continuations of the run together."""
     seed: DisallowNone[int | None] = None
     """Of initialisation, data order and dropout."""
-    init_from: DisallowNone[Path | None] = None
-    """A run whose parameters the first update starts from, where names agree, and whose vocabulary is used."""
+    init_from: DisallowNone[str | None] = None
+    """A run, or the address of one, whose parameters the first update starts from, where names agree, and whose
+    vocabulary is used."""
     coordinator: DisallowNone[str | None] = None
     """HOST:PORT of the first process, for several processes without a cluster's service."""
     processes: DisallowNone[int | None] = None

@@ -6,8 +6,6 @@ every checkpoint. So a run goes on from the bucket alone, on whatever hosts.
 """
 
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -15,10 +13,8 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from flaxnmt.errors import RunError
+from flaxnmt.remote import copy, files_below, is_address, local_directory, located, reaching
 from flaxnmt.run import BUCKET, CHECKPOINTS
-
-FILE = "file://"
-"""A directory that is treated as a bucket: to try what would lie on one."""
 
 
 class Shared:
@@ -54,11 +50,13 @@ class Bucket(Shared):
         self._pull()
 
     def bring(self) -> None:
-        self.save()
+        with reaching(str(self.address), RunError):
+            self.save()
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("files of the run are on the bucket")
         if jax.process_index() != 0:
-            self._pull()
+            with reaching(str(self.address), RunError):
+                self._pull()
 
     def save(self) -> None:
         if jax.process_index() != 0:
@@ -67,32 +65,22 @@ class Bucket(Shared):
             status = path.stat()
             stamp = (status.st_mtime, status.st_size)
             if path.name != BUCKET and self._known.get(path) != stamp:
-                self._copy(path, self.address / path.relative_to(self.local).as_posix())
+                copy(path, self.address / path.relative_to(self.local).as_posix())
                 self._known[path] = stamp
 
     def fetch(self, name: str) -> None:
-        self._copy(self.address / name, self.local / name)
+        copy(self.address / name, self.local / name)
 
     def _pull(self) -> None:
-        for path in self._files(self.address):
+        try:
+            found = list(files_below(self.address, [self.address / CHECKPOINTS]))
+        except FileNotFoundError:
+            found = []
+        for path in found:
             target = self.local / path.relative_to(self.address).as_posix()
-            self._copy(path, target)
+            copy(path, target)
             status = target.stat()
             self._known[target] = (status.st_mtime, status.st_size)
-
-    def _files(self, directory: epath.Path) -> Iterator[epath.Path]:
-        if not directory.exists():
-            return
-        for path in directory.iterdir():
-            if not path.is_dir():
-                yield path
-            elif path != self.address / CHECKPOINTS:
-                yield from self._files(path)
-
-    def _copy(self, source: epath.Path | Path, target: epath.Path | Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with epath.Path(source).open("rb") as reader, epath.Path(target).open("wb") as writer:
-            shutil.copyfileobj(reader, writer, 1 << 24)
 
 
 def share(run: str, process: int) -> Shared:
@@ -101,15 +89,7 @@ def share(run: str, process: int) -> Shared:
     Raises:
       RunError: where the bucket cannot be read.
     """
-    if "://" not in run:
+    if not is_address(run):
         return Shared(Path(run))
-    address = epath.Path(run.removeprefix(FILE).rstrip("/"))
-    local = Path(tempfile.gettempdir(), "flaxnmt", run.replace("://", "/").strip("/"), f"process{process}")
-    try:
-        return Bucket(address, local)
-    except ImportError as error:
-        raise RunError(f"{run}: pip install 'flaxnmt[gcs]' to use buckets ({error})") from None
-    except Exception as error:  # what clouds' libraries raise has no common type
-        raise RunError(
-            f"{run}: the bucket cannot be read ({error}); see its name and who may use it"
-        ) from None
+    with reaching(run, RunError):
+        return Bucket(located(run), local_directory(f"process{process}", run))

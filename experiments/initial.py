@@ -32,7 +32,7 @@ def exported(run: Path) -> Params:
     return params
 
 
-def check_initial(params: Params, shapes: Params, run: Path) -> None:
+def check_initial(params: Params, shapes: Params, run: str) -> None:
     """Refuses parameters of another run of which none agrees with the model, or one has another shape.
 
     Raises:

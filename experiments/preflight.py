@@ -29,6 +29,7 @@ from flaxnmt.config_io import to_dict
 from flaxnmt.data.files import locate
 from flaxnmt.data.readers import without_part
 from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.remote import check_file, is_address
 
 HEARTBEAT = 15
 """Seconds after which JAX takes a silent process for lost; the others end soon after."""
@@ -206,7 +207,8 @@ def unreachable(corpus: Sequence[str] | None) -> str | None:
     for name in map(without_part, corpus or ()):
         if name.partition(":")[0] not in ("tfds", "discourse"):
             try:
-                locate(name)
+                # What lies on a bucket is copied once it is read, outside of any time limit.
+                (check_file if is_address(name) else locate)(name)
             except DataError as error:
                 return str(error)
     return None

@@ -23,7 +23,7 @@ from flaxnmt.commands import guarded, quiet
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import uses_splash
 from flaxnmt.models.families import example_inputs
-from flaxnmt.run import PROFILE, RECORD, save_config, write_json
+from flaxnmt.run import PARAMETERS, PROFILE, RECORD, TOKENIZER, local_run, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import check_sharded, make_mesh, owned_rows, unbox, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
@@ -75,10 +75,11 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.model)
     owned_rows(config.data.rows_multiple, mesh)
     begins = arguments.init_from is not None and not has_checkpoint(directory)
-    initial = exported(arguments.init_from) if begins else None
+    source = local_run(arguments.init_from, PARAMETERS, TOKENIZER) if begins else None
+    initial = None if source is None else exported(source)
     first = jax.process_index() == 0
     if first:
-        make_directory(directory, config, arguments.init_from)
+        make_directory(directory, config, source)
     task = make_task(config, directory, shared.bring)
     check_corpus(task.corpus, directory)
     training = config.training

@@ -148,7 +148,6 @@ class Peers:
         absent = f"process 0 of {place.processes} did not come within {seconds:g} s"
         look = f"nothing answers at {place.host}:{place.port}: see whether it runs there, {AGAIN}"
         while True:
-            wire = None
             try:
                 async with asyncio.timeout(max(deadline - time.monotonic(), RETRY)):
                     wire = await self._connect()

@@ -56,7 +56,12 @@ def cluster(argv: list[str]) -> tuple[bool, Place | None, float]:
         place = Place(host, int(port), processes, process)
     except ValueError:
         place = None
-    if place is None or not place.host or not 0 <= place.process < place.processes:
+    if (
+        place is None
+        or not place.host
+        or not 0 < place.port < 1 << 16
+        or not 0 <= place.process < place.processes
+    ):
         count = known.processes if known.processes.isdecimal() else "N"
         last = int(count) - 1 if count.isdecimal() else "N - 1"
         raise MistakeError(f"{count} processes need --coordinator HOST:PORT and --process from 0 to {last}")

@@ -17,7 +17,8 @@ __version__ = "0.1.0"
 def open_run(directory: str) -> "Run":
     """Opens a run directory: `.translate(lines)`, `.score(source, target)`, `.metrics`, `.config`, `.params`.
 
-    Nothing runs on an accelerator until something is asked for that needs one.
+    An address such as gs://bucket/directory will do: what is asked for is copied to this machine. Nothing runs on an
+    accelerator until something is asked for that needs one.
     """
     from flaxnmt.run import Run
 

@@ -40,7 +40,9 @@ from flaxnmt.language.contextual import Contextual
 from flaxnmt.language.reader import Guess, Reader
 from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig, Seq2SeqConfig, uses_splash
 from flaxnmt.models.families import Model, module
+from flaxnmt.remote import bring, is_address
 from flaxnmt.training.export import read_parameters
+from flaxnmt.training.metrics import FILE as METRICS
 from flaxnmt.training.metrics import read_metrics
 from flaxnmt.translation.concatenation import ConcatenationTranslator
 from flaxnmt.translation.documents import DocumentTranslator
@@ -61,6 +63,22 @@ def write_json(path: Path, content: Any) -> None:
     temporary = path.with_name(f"{path.name}.tmp{os.getpid()}")
     temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     temporary.replace(path)
+
+
+def local_run(directory: str | os.PathLike, *names: str) -> Path:
+    """A run directory on this machine, with the files of these names where it has them.
+
+    Of one at an address, such as gs://bucket/directory, its configuration and what is named is copied: only what is new.
+
+    Raises:
+      RunError: if there is no run at the address, or it cannot be read.
+    """
+    if not is_address(directory):
+        return Path(directory)
+    local = bring(str(directory), (CONFIG, *names), RunError)
+    if not (local / CONFIG).exists():
+        raise RunError(f"{directory}: no {CONFIG} there, so it is no run directory, or you may not see it")
+    return local
 
 
 def read_config(directory: Path) -> Config:
@@ -132,34 +150,40 @@ class Run:
     """A run directory opened for reading. Everything is loaded when first asked for.
 
     Parameters stay NumPy arrays and nothing touches a device until something is translated or scored.
+
+    Attributes:
+      name: the directory as it was given, maybe an address such as gs://bucket/directory.
+      directory: where its files are on this machine.
+      config: its configuration.
     """
 
     def __init__(self, directory: str | os.PathLike):
-        self.directory = Path(directory)
+        self.name = os.fspath(directory)
+        self.directory = local_run(directory)
         self.config = read_config(self.directory)
 
     def __repr__(self) -> str:
-        return f"Run({str(self.directory)!r})"
+        return f"Run({self.name!r})"
 
     @property
     def metrics(self) -> list[dict]:
         """Rows of `metrics.jsonl` (see `flaxnmt.training.metrics`)."""
-        return read_metrics(self.directory)
+        return read_metrics(local_run(self.name, METRICS))
 
     @property
     def record(self) -> dict:
         """Command, versions, devices, parameter count and data of the run."""
-        path = self.directory / RECORD
+        path = local_run(self.name, RECORD) / RECORD
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     @cached_property
     def vocabularies(self) -> Vocabularies:
-        return load_vocabularies(self.directory, self.config)
+        return load_vocabularies(local_run(self.name, TOKENIZER), self.config)
 
     @cached_property
     def params(self) -> dict[str, Any]:
         """The exported parameters, as NumPy arrays."""
-        return read_parameters(self.directory / PARAMETERS)
+        return read_parameters(local_run(self.name, PARAMETERS) / PARAMETERS)
 
     @cached_property
     def model(self) -> Model:
@@ -179,7 +203,7 @@ class Run:
         """
         if isinstance(self.config.model, EncoderOnlyConfig):
             raise ConfigError(
-                f"{self.directory} is an encoder alone: it writes and scores no text; what it has is fill_mask, classify, "
+                f"{self.name} is an encoder alone: it writes and scores no text; what it has is fill_mask, classify, "
                 "embed and contextual"
             )
         return make_translator(self.config, self.model, jax.device_put(self.params), self.vocabularies)
@@ -195,12 +219,12 @@ class Run:
         if isinstance(model, Seq2SeqConfig) or model.is_document:
             kind = "a model of documents" if model.is_document else "an encoder with a decoder"
             raise ConfigError(
-                f"{self.directory} is {kind}: texts are read by an encoder alone, or a decoder alone"
+                f"{self.name} is {kind}: texts are read by an encoder alone, or a decoder alone"
             )
         parts = self.model, jax.device_put(self.params), self.vocabularies.source
         if isinstance(model, DecoderOnlyConfig):
             return CausalReader(*parts)
-        path = self.directory / LABELS
+        path = local_run(self.name, LABELS) / LABELS
         labels = tuple(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else ()
         return Reader(*parts, labels)
 
@@ -208,7 +232,7 @@ class Run:
     def _encoder(self) -> Reader:
         if not isinstance(self.config.model, EncoderOnlyConfig):
             raise ConfigError(
-                f"{self.directory} is no encoder alone: it fills no masks, embeds no texts and classifies none"
+                f"{self.name} is no encoder alone: it fills no masks, embeds no texts and classifies none"
             )
         return self.reader
 
@@ -237,7 +261,7 @@ class Run:
         model = self.config.model
         if not isinstance(model, DecoderOnlyConfig) or model.task != "language":
             raise ConfigError(
-                f"{self.directory} is no model of texts: a decoder alone, trained with --model.task language, "
+                f"{self.name} is no model of texts: a decoder alone, trained with --model.task language, "
                 "completes texts and has a perplexity"
             )
 
@@ -299,12 +323,12 @@ class Run:
         if isinstance(source, Document) and isinstance(model, Seq2SeqConfig):
             return looking.of_document(self.translator, source)
         if isinstance(source, Document):
-            raise ConfigError(f"{self.directory} is a model of one stack: ask for the attention of a text")
+            raise ConfigError(f"{self.name} is a model of one stack: ask for the attention of a text")
         if translates:
             target = self.translate([source])[0] if target is None else target
             return looking.of_sentence(self.translator, source, target)
         if target is not None:
-            raise ConfigError(f"{self.directory} does not translate: ask for the attention of one text")
+            raise ConfigError(f"{self.name} does not translate: ask for the attention of one text")
         return of_text(self.reader, source)
 
     def gates(

@@ -3,15 +3,21 @@
 import re
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from flaxnmt.errors import UserError
 from tpu.names import hidden, scrubbed
 
 CREDENTIALS, QUOTA, NOT_FOUND, EXISTS, UNPLACED = "credentials", "quota", "not found", "exists", "unplaced"
 PERMISSION, CAPACITY, DISABLED, REFUSED, OTHER = "permission", "capacity", "disabled", "refused", "other"
+NO_BUCKET = "no bucket"
+
+TIME_LIMIT = 1800.0
+"""Seconds for one command; to delete a large slice takes some minutes."""
 
 # What programs say, and what it means; the first that fits.
 KINDS = (
@@ -28,6 +34,7 @@ KINDS = (
     (CAPACITY, r"no more capacity|insufficient .*capacity|ZONE_RESOURCE_POOL_EXHAUSTED|RESOURCE_EXHAUSTED"),
     (PERMISSION, r"PERMISSION_DENIED|HTTPError 403|does not have .*(permission|access)|Permission .* denied"),
     (EXISTS, r"ALREADY_EXISTS|already exists"),
+    (NO_BUCKET, r"bucket does not exist|gs://[^/\s]+/? not found"),
     (NOT_FOUND, r"NOT_FOUND|was not found|matched no objects|does not exist|NotFound"),
     (REFUSED, r"INVALID_ARGUMENT|Invalid value|unrecognized arguments|Bad Request|HTTPError 400"),
 )
@@ -40,6 +47,7 @@ ADVICE = {
     CAPACITY: "the zone has no such TPU free now: leave the request in the queue, or try another --zone or --slice",
     PERMISSION: "the account may not do this: it needs the roles that tpu/README.md lists",
     EXISTS: "the name is taken: continue with run or watch, choose another --name, or delete it first",
+    NO_BUCKET: "there is no such bucket: correct --bucket, or gcloud storage buckets create",
     NOT_FOUND: "there is none of this name: compare --name, --project and --zone with those of create",
     REFUSED: "Google Cloud does not accept this: compare --slice, --zone and --runtime-version with tpu/README.md",
 }
@@ -103,11 +111,18 @@ class Runner:
         if self.dry_run:
             self.say(shown(argv))
             return ""
-        # Without input: a question of the program is answered by its end, and never waits unseen.
-        done = self._start(argv, capture_output=True, text=True, encoding="utf-8", errors="replace")
-        if done.returncode == 0:
-            return done.stdout
-        error = failure(argv, done.returncode, f"{done.stdout}\n{done.stderr}".strip())
+        # Files and no pipes: those whom a program has started hold its pipes open when it is ended.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            try:
+                code = self._start(argv, stdout=out, stderr=err, timeout=TIME_LIMIT)
+            except subprocess.TimeoutExpired:
+                raise CommandFailed(
+                    OTHER, f"{argv[0]} did not end within {TIME_LIMIT:g} s; the command was: {shown(argv)}"
+                ) from None
+            said, complaint = (_whole(file) for file in (out, err))
+        if code == 0:
+            return said
+        error = failure(argv, code, f"{said}\n{complaint}".strip())
         if missing_ok and error.kind == NOT_FOUND:
             return ""
         raise error
@@ -117,7 +132,7 @@ class Runner:
         if self.dry_run:
             self.say(shown(argv))
             return 0
-        return self._start(argv).returncode
+        return self._start(argv)
 
     def write(self, path: Path, text: str, show: str | None = None) -> None:
         """Writes a file that a command reads; a dry run says `show` in its place, or the text, without secrets."""
@@ -132,13 +147,19 @@ class Runner:
         path.touch(mode=0o600)
         path.write_text(text, encoding="utf-8")
 
-    def _start(self, argv: Sequence[str], **options) -> subprocess.CompletedProcess:
+    def _start(self, argv: Sequence[str], **options) -> int:
+        # Without input: a question of the program is answered by its end, and never waits unseen.
         try:
-            return subprocess.run(list(argv), stdin=subprocess.DEVNULL, check=False, **options)
+            return subprocess.run(list(argv), stdin=subprocess.DEVNULL, check=False, **options).returncode
         except FileNotFoundError:
             raise CommandFailed(
                 OTHER, f"{argv[0]} is not installed: {INSTALL.get(argv[0], 'install it')}"
             ) from None
+
+
+def _whole(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", errors="replace")
 
 
 INSTALL = {

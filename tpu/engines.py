@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpu import gke, queued, watch
-from tpu.command import EXISTS, CommandFailed, Runner
+from tpu.command import EXISTS, OTHER, CommandFailed, Runner
 from tpu.job import Job, Place, state_of
 from tpu.names import hidden
 
 FAILED = 1
+LEAVING = 120.0
+"""Seconds in which a workload that was deleted is gone from the list..."""
+PAUSE = 5.0
+"""...and between two looks."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,7 @@ class Queued:
     """Queued resources of Cloud TPU."""
 
     runner: Runner
+    restarts: int = 50
 
     def create(self, job: Job) -> None:
         watch.create(job, self.runner)
@@ -89,7 +94,11 @@ class Gke:
         self.runner.run(gke.create(job, self.restarts))
 
     def run(self, job: Job) -> None:
-        self.runner.run(gke.delete(job.name, job.place))
+        self.runner.run(gke.delete(job.name, job.place), missing_ok=True)
+        for _ in range(0 if self.runner.dry_run else int(LEAVING / PAUSE)):
+            if self._state(job.name, job.place)[0] == gke.MISSING:
+                break
+            self.sleep(PAUSE)
         self.create(job)
 
     def watch(self, job: Job, delay: float, restarts: int, keep: bool) -> int:
@@ -97,9 +106,16 @@ class Gke:
             self.runner.say(f"# every {delay:g} seconds:")
             self.runner.run(gke.listing(job.place, job.name))
             return 0
-        last = ""
+        last, failures = "", 0
         while True:
-            state, message = self._state(job.name, job.place)
+            try:
+                state, message = self._state(job.name, job.place)
+                failures = 0
+            except CommandFailed as error:
+                failures += 1
+                if error.kind != OTHER or failures >= watch.FAILURES:
+                    raise
+                state, message = "unknown", f"will try again: {error}"
             line = f"{job.name}: {state}" + (f" ({message})" if message else "")
             if line != last:
                 self.runner.say(f"{time.strftime('%H:%M:%S')} {line}")

@@ -19,7 +19,10 @@ from tpu.slices import Slice, default_topology
 XPK = ("xpk", "workload")
 CONTAINER = "jax-tpu"
 REPLICATED = "slice-job"
-"""Names that xpk gives to the container and to the jobs of a slice."""
+QUEUE = "multislice-queue"
+"""Names that xpk gives to the container, to the jobs of a slice, and to the queue of a cluster."""
+KEPT = 43200
+"""Seconds after which what has ended is removed, as xpk does."""
 
 RESTART_CODES = (PREEMPTED, LOST, *range(127, 256))
 """A save, a lost process and, as in xpk's own list, what processes leave with that were killed, as where a machine was
@@ -159,8 +162,6 @@ def manifest(job: Job, restarts: int) -> dict[str, Any]:
         "containers": [container],
         "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}],
     }
-    if job.service_account is not None:
-        pod["serviceAccountName"] = job.service_account.partition("@")[0]
     final = {
         "action": "FailJob",
         "onPodConditions": [],
@@ -171,9 +172,12 @@ def manifest(job: Job, restarts: int) -> dict[str, Any]:
         "kind": "JobSet",
         "metadata": {
             "name": job.name,
+            # Without the first nothing waits its turn, and xpk lists what waits in this queue alone.
+            "labels": {"kueue.x-k8s.io/queue-name": QUEUE, "xpk.google.com/workload": job.name},
             "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
         },
         "spec": {
+            "ttlSecondsAfterFinished": KEPT,
             "failurePolicy": {
                 "maxRestarts": restarts,
                 "rules": [{"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],

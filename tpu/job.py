@@ -149,14 +149,23 @@ def check_training(command: Sequence[str], slice_: Slice, slices: int) -> None:
     words = list(command[3:])
     if {"-h", "--help"} & set(words):
         raise ConfigError(f"python -m experiments.train {words[0]} --help lists the flags of the training")
-    config = parse(words).resolved()
-    for split in ("train", "dev", "test"):
-        for path in getattr(config.data, split):
-            if not re.match(r"gs://[a-z0-9]|/|tfds:|discourse(:|$)", path):
-                raise ConfigError(
-                    f"--{split} {path}: machines in the cloud do not have it; copy it to the bucket and give gs://..., "
-                    "or the absolute path of a file in the image"
-                )
+    arguments = parse(words)
+    config = arguments.resolved()
+    tokenizer = config.data.tokenizer
+    given = [
+        (f"--{split}", path) for split in ("train", "dev", "test") for path in getattr(config.data, split)
+    ]
+    given += [
+        ("--init-from", arguments.init_from),
+        ("--data.tokenizer.source-model", tokenizer.source_model),
+        ("--data.tokenizer.target-model", tokenizer.target_model),
+    ]
+    for flag, path in given:
+        if path is not None and not re.match(r"gs://[a-z0-9]|/|tfds:|discourse(:|$)", path):
+            raise ConfigError(
+                f"{flag} {path}: machines in the cloud do not have it; copy it to the bucket and give gs://..., "
+                "or the absolute path of a file in the image"
+            )
     mesh, devices = config.mesh, slice_.devices * slices
     data = max(1, devices // (mesh.fsdp * mesh.model)) if mesh.data == -1 else mesh.data
     if data * mesh.fsdp * mesh.model != devices:

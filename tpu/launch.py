@@ -19,122 +19,8 @@ from tyro.conf import DisallowNone
 from flaxnmt.commands import guarded, parsed
 from flaxnmt.errors import ConfigError
 from tpu import names
-from tpu.command import Runner
-from tpu.engines import Gke, Queued
-from tpu.environment import environment
-from tpu.job import Job, Place, check_training, training_command
-from tpu.slices import parse_slice
-
-Text = DisallowNone[str | None]
-
-
-@dataclass(frozen=True)
-class Where:
-    """Which job."""
-
-    config: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
-    """Configuration of the training, of `experiments.configs`."""
-    name: Text = None
-    """Of the queued resource or workload, and of its run directory; that of the configuration if not given."""
-    project: Text = None
-    """Google Cloud project; that of `gcloud config` if not given."""
-    zone: Text = None
-    """Zone of the TPU or the cluster; that of `gcloud config` if not given."""
-    cluster: Text = None
-    """Cluster of GKE, made with xpk; without one the job is a queued resource of Cloud TPU."""
-    dry_run: bool = False
-    """Print the commands and files, and run nothing."""
-    debug: bool = False
-    """Show tracebacks."""
-
-    @property
-    def job_name(self) -> str:
-        return names.slug(self.config) if self.name is None else names.check_name("--name", self.name)
-
-    @property
-    def place(self) -> Place:
-        return Place(self.project, self.zone, self.cluster)
-
-    @property
-    def runner(self) -> Runner:
-        return Runner(self.dry_run, lambda line: print(line, flush=True))
-
-    @property
-    def engine(self) -> Queued | Gke:
-        return Queued(self.runner) if self.cluster is None else Gke(self.runner)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machines(Where):
-    """Which machines."""
-
-    slice: str
-    """Such as v5e-16, v5p-128 or v4-64, as Google Cloud names it."""
-    bucket: str
-    """gs://BUCKET or gs://BUCKET/FOLDER, for run directories, compiled programs and how trainings ended."""
-    image: str
-    """Container with flaxnmt, made from tpu/Dockerfile: HOST/PATH:TAG or HOST/PATH@sha256:DIGEST."""
-    slices: int = 1
-    """Joined by the data centre network."""
-    topology: Text = None
-    """Shape of the slice where it is not the usual one, such as 4x4x12; GKE only."""
-    spot: bool = False
-    """Cheaper machines that may be taken away at any time."""
-    reserved: bool = False
-    """Machines of a reservation; queued resources only."""
-    service_account: Text = None
-    """As whom the machines read and write the bucket; that of Compute Engine if not given."""
-    runtime_version: Text = None
-    """Of the machines' system, where it is not the usual one of the generation."""
-    valid_until_duration: Text = None
-    """How long to wait in the queue, such as 6h; without end if not given."""
-    internal_ips: bool = False
-    """Machines without addresses in the internet; the network needs Private Google Access."""
-    env: tuple[str, ...] = ()
-    """Further environment variables of the training, NAME=VALUE each; everyone on the machines can read them."""
-    restarts: int = 50
-    """How often a training that was preempted may be started again."""
-
-    def job(self, name: str, run: str, command: tuple[str, ...]) -> Job:
-        """The job for a command.
-
-        Raises:
-          ConfigError: for anything that would be refused later.
-        """
-        slice_, bucket = parse_slice(self.slice, self.topology), names.check_bucket(self.bucket)
-        if self.topology is not None and self.cluster is None:
-            raise ConfigError("--topology: queued resources have the usual shape of a slice; give --cluster")
-        if self.restarts < 0:
-            raise ConfigError(f"--restarts {self.restarts}: at least 0")
-        variables = environment(slice_.generation, bucket, names.check_variables(self.env))
-        return Job(
-            name=name,
-            place=self.place,
-            slice=slice_,
-            slices=self.slices,
-            bucket=bucket,
-            run=run,
-            image=self.image,
-            command=command,
-            environment=variables,
-            spot=self.spot,
-            reserved=self.reserved,
-            service_account=self.service_account,
-            runtime=self.runtime_version,
-            valid_for=self.valid_until_duration,
-            internal=self.internal_ips,
-        )
-
-    def training(self, words: list[str]) -> Job:
-        """The job of CONFIG with further flags of the training.
-
-        Raises:
-          ConfigError: also for what the training would refuse in its first minute.
-        """
-        run = f"{names.check_bucket(self.bucket)}/runs/{self.job_name}"
-        job = self.job(self.job_name, run, training_command(self.config, run, words))
-        check_training(job.command, job.slice, job.slices)
-        return job
+from tpu.job import check_training
+from tpu.options import Machines, Text, Where
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +34,7 @@ class Create(Machines):
         if self.manifest is not None and self.cluster is None:
             raise ConfigError("--manifest is of GKE: give --cluster")
         job = self.training(words)
-        engine = (
-            Queued(self.runner) if self.cluster is None else Gke(self.runner, self.restarts, self.manifest)
-        )
-        engine.create(job)
+        self.engine_for(self.manifest).create(job)
         if not self.dry_run and self.manifest is None:
             print(f"{job.name}: asked for {job.slices} x {job.slice.name}; the run directory is {job.run}")
         return 0
@@ -162,8 +45,7 @@ class Run(Machines):
     """Starts the training again on machines that are there, as after a mistake was corrected."""
 
     def __call__(self, words: list[str]) -> int:
-        job = self.training(words)
-        (Queued(self.runner) if self.cluster is None else Gke(self.runner, self.restarts)).run(job)
+        self.engine_for().run(self.training(words))
         return 0
 
 
@@ -174,11 +56,12 @@ class Watch(Machines):
     delay: float = 30.0
     """Seconds between two looks."""
     keep: bool = False
-    """Keep the machines when the training has finished."""
+    """Keep the machines when the training has finished; queued resources only."""
 
     def __call__(self, words: list[str]) -> int:
         if self.delay <= 0:
             raise ConfigError(f"--delay {self.delay:g}: seconds, more than 0")
+        self.check_queued("--keep", self.keep)
         return self.engine.watch(self.training(words), self.delay, self.restarts, self.keep)
 
 
@@ -187,9 +70,10 @@ class Status(Where):
     """Says how machines and training stand."""
 
     bucket: Text = None
-    """As given to create; then it is said how the training stands."""
+    """As given to create; then it is said how the training stands. Queued resources only."""
 
     def __call__(self) -> int:
+        self.check_queued("--bucket", self.bucket)
         bucket = None if self.bucket is None else names.check_bucket(self.bucket)
         row = self.engine.status(self.job_name, self.place, bucket)
         width = max(map(len, row), default=0)
@@ -210,9 +94,11 @@ class Logs(Where):
     lines: int = 100
     """How many of the last lines first."""
     bucket: Text = None
-    """As given to create; then the log that was left in the bucket is printed, of machines that are gone."""
+    """As given to create; then the log that was left in the bucket is printed, of machines that are gone. Queued
+    resources only."""
 
     def __call__(self) -> int:
+        self.check_queued("--bucket", self.bucket)
         if min(self.node, self.worker, self.lines) < 0:
             raise ConfigError("--node, --worker and --lines are counted from 0")
         bucket = None if self.bucket is None else names.check_bucket(self.bucket)
@@ -245,21 +131,23 @@ class Sweep(Machines):
     at_most: int = 4
     """Jobs that are started in one call."""
     retry: bool = False
-    """Start trials again that failed before."""
+    """Start trials again that failed before, also on machines that they have left on."""
 
     def __call__(self) -> int:
         # Trials are those of the trainer, which loads what training needs.
         from experiments import sweep
         from tpu import sweeping
 
+        if self.name is not None:
+            raise ConfigError("--name: jobs of a sweep are called like its trials: leave it out")
         loaded = sweep.load(self.config)
-        template = self.job(names.slug(self.config), "", ())
+        template = self.job(self.job_name, "", ())
         data = None if self.data is None else names.check_bucket(self.data)
         planned = sweeping.plan(self.config, loaded, template, data, self.only, self.seeds)
         for one in planned:
             check_training(one.job.command, one.job.slice, one.job.slices)
         seen = sweeping.look(self.config, planned, self.place, template.bucket, self.runner)
-        left = sweeping.advance(planned, seen, self.place, self.runner, self.at_most, self.retry)
+        left = sweeping.advance(planned, seen, self.engine_for(), self.at_most, self.retry)
         if not self.dry_run:
             print(f"{self.config}: {len(planned) - left} of {len(planned)} jobs finished")
         return 0

@@ -29,7 +29,8 @@ if ! flock --nonblock 9; then
 fi
 
 metadata() {
-    curl --fail --silent --show-error --retry 10 --retry-delay 3 --header 'Metadata-Flavor: Google' \
+    curl --fail --silent --show-error --connect-timeout 5 --max-time 30 --retry 10 --retry-delay 3 \
+        --header 'Metadata-Flavor: Google' \
         "http://metadata.google.internal/computeMetadata/v1/instance/attributes/$1"
 }
 

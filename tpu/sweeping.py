@@ -11,12 +11,15 @@ from experiments.trial import Sweep, Trial
 from flaxnmt.errors import ConfigError
 from flaxnmt.ledger import Ledger
 from tpu import gke, queued
-from tpu.command import EXISTS, CommandFailed, Runner
-from tpu.engines import Gke
+from tpu.command import EXISTS, OTHER, CommandFailed, Runner
+from tpu.engines import Gke, Queued
 from tpu.job import Job, Place, state_of, training_command
 from tpu.names import slug
 from tpu.queued import Outcome, Progress, Resource
-from tpu.watch import Watcher, create
+from tpu.watch import Watcher
+
+RUNNING = Progress(Outcome.RUNNING)
+FAILURES = (Outcome.MISTAKE, Outcome.DEFECT)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ def job_name(sweep: str, directory: str) -> str:
 
 def prefix(sweep: str) -> str:
     """With which the names of all jobs of a sweep begin."""
-    return sweep.replace("_", "-")[:20] + "-"
+    return sweep.replace("_", "-")[:20].rstrip("-") + "-"
 
 
 def plan(
@@ -134,66 +137,75 @@ def look(name: str, planned: Sequence[Planned], place: Place, bucket: str, runne
     return Seen(resources, {job.name: queued.read_progress(said, job.name, job.workers) for job in jobs})
 
 
-def advance(
-    planned: Sequence[Planned], seen: Seen, place: Place, runner: Runner, at_most: int, retry: bool
-) -> int:
+def advance(planned: Sequence[Planned], seen: Seen, engine: Queued | Gke, at_most: int, retry: bool) -> int:
     """Does what is next for every trial: starts it, asks for its machines again, gives them back; how many are left.
 
     Args:
+      engine: what starts jobs.
       at_most: jobs that are started in one call.
       retry: start those again that failed before.
     """
     left = started = 0
+    say, dry_run = engine.runner.say, engine.runner.dry_run
     for one in planned:
         job = one.job
         resource = seen.resources.get(job.name, Resource())
-        progress = seen.progress.get(job.name, Progress(Outcome.RUNNING))
+        progress = seen.progress.get(job.name, RUNNING)
         there = resource.state != queued.MISSING
         if progress.outcome is Outcome.FINISHED and not there:
-            runner.say(f"{job.name}: finished")
+            say(f"{job.name}: finished")
             continue
         if there:
-            ended = _tend(job, resource, progress, place, runner)
-            left += not ended
+            left += not _tend(job, resource, progress, engine, retry)
             continue
         left += 1
         waits = (
-            one.after is not None and seen.progress.get(one.after, progress).outcome is not Outcome.FINISHED
+            one.after is not None and seen.progress.get(one.after, RUNNING).outcome is not Outcome.FINISHED
         )
-        if waits and not runner.dry_run:
-            runner.say(f"{job.name}: waits for {one.after}")
-        elif progress.outcome in (Outcome.MISTAKE, Outcome.DEFECT) and not retry:
-            runner.say(
+        if waits and not dry_run:
+            say(f"{job.name}: waits for {one.after}")
+        elif progress.outcome in FAILURES and not retry:
+            say(
                 f"{job.name}: failed before with exit code {progress.code}; {job.state}/log/{progress.worker} has why, "
                 "--retry starts it again"
             )
         elif started >= at_most:
-            runner.say(f"{job.name}: not started, since --at-most {at_most} were")
+            say(f"{job.name}: not started, since --at-most {at_most} were")
         else:
             started += 1
             if waits:
-                runner.say(f"# after {one.after} has finished:")
-            _start(job, place, runner)
+                say(f"# after {one.after} has finished:")
+            _start(job, engine)
     return left
 
 
-def _tend(job: Job, resource: Resource, progress: Progress, place: Place, runner: Runner) -> bool:
+def _tend(job: Job, resource: Resource, progress: Progress, engine: Queued | Gke, retry: bool) -> bool:
     """Looks after a job whose machines, or their request, are there; whether it has finished."""
-    if place.cluster is not None:
-        runner.say(f"{job.name}: {resource.state}")
-        return resource.state == gke.FINISHED
-    return Watcher(job, runner).react(resource, progress) == 0
-
-
-def _start(job: Job, place: Place, runner: Runner) -> None:
+    on_gke = isinstance(engine, Gke)
+    failed = resource.state == gke.FAILED if on_gke else progress.outcome in FAILURES
     try:
-        if place.cluster is None:
-            create(job, runner)
-        else:
-            runner.run(gke.create(job, Gke.restarts))
-        if not runner.dry_run:
-            runner.say(f"{job.name}: asked for")
+        if failed and retry and (on_gke or resource.state == gke.ACTIVE):
+            engine.runner.say(f"{job.name}: failed before, and is started again")
+            engine.run(job)
+            return False
+        if on_gke:
+            engine.runner.say(f"{job.name}: {resource.state}")
+            return resource.state == gke.FINISHED
+        return Watcher(job, engine.runner, engine.restarts).react(resource, progress) == 0
+    except CommandFailed as error:
+        # Of one job, as where a machine cannot be reached; the next call tries it again.
+        if error.kind != OTHER:
+            raise
+        engine.runner.say(f"{job.name}: {error}")
+        return False
+
+
+def _start(job: Job, engine: Queued | Gke) -> None:
+    try:
+        engine.create(job)
+        if not engine.runner.dry_run:
+            engine.runner.say(f"{job.name}: asked for")
     except CommandFailed as error:
         if error.kind != EXISTS:
             raise
-        runner.say(f"{job.name}: is there already")
+        engine.runner.say(f"{job.name}: is there already")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flaxnmt.commands import MISTAKE
 from tpu import queued
-from tpu.command import OTHER, CommandFailed, Runner
+from tpu.command import CAPACITY, OTHER, CommandFailed, Runner
 from tpu.job import Job
 from tpu.queued import Action, Outcome, Progress, Resource
 
@@ -18,6 +18,8 @@ STARTUP = Path(__file__).with_name("startup.sh")
 DEFECT = 1
 FAILURES = 5
 """Looks and restarts in a row that may fail, as where the network is away."""
+SILENCE = 1200.0
+"""Seconds in which one of the machines must have said that it is there, once all are."""
 LOSSES, HOUR = 3, 3600.0
 """Restarts after lost processes within an hour, on machines that stay: more of them are a defect."""
 LONGEST_DELAY = 600.0
@@ -93,7 +95,9 @@ class Watcher:
     clock: Callable[[], float] = time.monotonic
     used: int = 0
     _said: str = ""
+    _begun: Action | None = None
     _ended_at: float | None = None
+    _silent_at: float | None = None
     _failures: int = 0
     _in_a_row: int = 0
     _losses: list[float] = field(default_factory=list)
@@ -120,7 +124,7 @@ class Watcher:
             return code
         except (CommandFailed, json.JSONDecodeError) as error:
             self._failures += 1
-            passing = isinstance(error, json.JSONDecodeError) or error.kind == OTHER
+            passing = isinstance(error, json.JSONDecodeError) or error.kind in (OTHER, CAPACITY)
             if not passing or self._failures >= FAILURES:
                 raise
             self._say(f"{self.job.name}: will try again ({error})")
@@ -128,17 +132,31 @@ class Watcher:
 
     def react(self, resource: Resource, progress: Progress) -> int | None:
         """What follows from a look; the exit code where that is the end."""
+        if self._begun is Action.RECREATE or (self._begun is Action.RUN and resource.state == "ACTIVE"):
+            # Half of it is done: what machines said before is forgotten, or the resource is deleted.
+            return self._go_on(self._begun)
+        self._begun = None
         if progress.outcome not in (Outcome.KILLED, Outcome.LOST):
             self._ended_at = None
         elif self._ended_at is None:
             self._ended_at = self.clock()
         ended_for = 0.0 if self._ended_at is None else self.clock() - self._ended_at
+        if resource.state != "ACTIVE" or progress.reported:
+            self._silent_at = None
+        elif self._silent_at is None:
+            self._silent_at = self.clock()
         self._say(line_of(self.job, resource, progress))
         if resource.state == "ACTIVE" and progress.outcome is Outcome.RUNNING:
             self._in_a_row = 0
         action, why = queued.decide(resource, self.job.spot, progress, ended_for)
         if action is Action.RUN and progress.outcome is Outcome.LOST and self._too_often():
             action, why = Action.STOP, f"processes were lost {LOSSES + 1} times within an hour"
+        if (
+            action is Action.WAIT
+            and self._silent_at is not None
+            and self.clock() - self._silent_at >= SILENCE
+        ):
+            return self._give_up_on_silence()
         if action in (Action.RUN, Action.RECREATE):
             return self._restart(action, why)
         if action is Action.FINISH:
@@ -158,9 +176,22 @@ class Watcher:
         self._in_a_row += 1
         verb = "running it again" if action is Action.RUN else "asking for it again"
         self.runner.say(f"{self.job.name}: {why}; {verb}, restart {self.used} of at most {self.restarts}")
-        self._ended_at, self._said = None, ""
+        self._ended_at, self._silent_at, self._said = None, None, ""
+        return self._go_on(action)
+
+    def _go_on(self, action: Action) -> None:
+        self._begun = action
         (run if action is Action.RUN else recreate)(self.job, self.runner)
-        return None
+        self._begun = None
+
+    def _give_up_on_silence(self) -> int:
+        """The machines cost money, and no training runs on them."""
+        self.runner.say(
+            f"{self.job.name}: no machine has said anything for {SILENCE / 60:.0f} minutes, so the training has not started: "
+            "python -m tpu.launch logs shows whether it can be reached; may the machines write to the bucket? They cost "
+            "money until you delete them"
+        )
+        return DEFECT
 
     def _finish(self, resource: Resource, why: str) -> int:
         self.runner.say(f"{self.job.name}: {why}: {self.job.run}")

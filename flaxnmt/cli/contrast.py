@@ -13,8 +13,8 @@ class Contrast:
     """Contrastive accuracy: how often the right one of several translations of a sentence has the highest score,
     by phenomenon and by the distance of what decides."""
 
-    run: Path
-    """Run directory."""
+    run: str
+    """Run directory, or the address of one, such as gs://bucket/directory."""
     set: str
     """A file of the test set, or discourse[:SPLIT[:SETS]], the closed sets of the embedded corpus."""
     form: Literal["discourse", "contrapro", "bawden", "voita"] = "discourse"

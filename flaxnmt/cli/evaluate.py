@@ -13,8 +13,8 @@ from flaxnmt.errors import ConfigError
 class Evaluate:
     """Translates a source and scores it against a reference: JSON with BLEU, chrF, TER and signatures."""
 
-    run: Path
-    """Run directory."""
+    run: str
+    """Run directory, or the address of one, such as gs://bucket/directory."""
     source: str
     """Source text; with --documents also documents as JSON lines, tfds:NAME or discourse, without --reference."""
     reference: Path | None = None
@@ -49,7 +49,7 @@ class Evaluate:
         if self.documents and self.baseline is not None:
             raise ConfigError("--baseline compares lines: leave --documents out")
         scores = self._of_documents() if self.documents else self._of_lines()
-        print(json.dumps({"run": str(self.run)} | scores, indent=2, ensure_ascii=False))
+        print(json.dumps({"run": self.run} | scores, indent=2, ensure_ascii=False))
         return 0
 
     def _of_lines(self) -> dict:

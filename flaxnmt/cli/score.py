@@ -10,8 +10,8 @@ from flaxnmt.cli.files import same_length, writer
 class Score:
     """Log-probability of each target line given its source line (natural logarithm, end symbol included)."""
 
-    run: Path
-    """Run directory."""
+    run: str
+    """Run directory, or the address of one, such as gs://bucket/directory."""
     source: Path
     """Source text."""
     target: Path

@@ -17,8 +17,8 @@ class Translate:
 
     To a model of documents a blank line is where a document ends."""
 
-    run: Path
-    """Run directory."""
+    run: str
+    """Run directory, or the address of one, such as gs://bucket/directory."""
     input: Path | None = None
     """Source text, one sentence a line; standard input by default."""
     output: Path | None = None

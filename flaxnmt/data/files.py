@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from flaxnmt.errors import DataError
+from flaxnmt.remote import bring_file, is_address
 
 BLOCK = 1 << 20
 BLANK_LINE_INSIDE = re.compile(rb"\n[ \t\r\f\v]*\n\s*\S")
@@ -43,7 +44,12 @@ def refuse(problem: Problem) -> None:
 
 
 def locate(path: str | Path) -> Path:
-    """The path of a file that exists and is not empty; otherwise DataError with the nearest name."""
+    """The path of a file that exists and is not empty; otherwise DataError with the nearest name.
+
+    What an address names, such as gs://bucket/train.jsonl, is copied to this machine.
+    """
+    if is_address(path):
+        return bring_file(str(path))
     path = Path(path)
     if path.is_dir():
         raise DataError(f"{path} is a folder, a file was expected")

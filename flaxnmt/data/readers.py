@@ -10,6 +10,7 @@ from flaxnmt.data import formats
 from flaxnmt.data.documents import Document
 from flaxnmt.data.files import Problem, Report, decode, locate, read_lines, refuse
 from flaxnmt.errors import DataError
+from flaxnmt.remote import is_address
 
 KINDS = (
     "name one corpus (documents.jsonl[.gz], pairs.tsv[.gz], tfds:NAME/..., discourse[:SPLIT[:DOCUMENTS]]), "
@@ -124,8 +125,8 @@ def read_source(source: str | Path | BinaryIO | TextIO) -> Iterator[str]:
     Raises DataError for a missing file, invalid UTF-8 and NUL bytes; an empty input has no lines.
     """
     if isinstance(source, str | Path):
-        if not Path(source).exists():
-            locate(source)
+        if is_address(source) or not Path(source).exists():
+            source = locate(source)
         return read_lines(source)
     name = str(getattr(source, "name", "input"))
 

@@ -177,7 +177,7 @@ def test_help_is_readable(command, capsys, monkeypatch):
     assert not end.value.code and max(map(len, text.splitlines())) <= 100
     assert "usage: flaxnmt" in text and "{None}" not in text
     if command in ("translate", "score", "evaluate"):
-        assert "Run directory. (required)" in text and "(default: " in text
+        assert "Run directory, or" in text and "(required)" in text and "(default: " in text
 
 
 def test_help_of_training_lists_configurations_and_fields(capsys, monkeypatch):

@@ -55,11 +55,11 @@ def test_patience_ends_a_run_that_learns_nothing(corpus, tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run(trained, tmp_path):
     run = tmp_path / "run"
-    # From the parameters of a trained run, so that the first loss is small, and with its vocabulary.
+    # From the parameters of a trained run, as on a bucket, so that the first loss is small, and with its vocabulary.
     options = (
         "--max-steps 1000 --optimizer.learning-rate 1e30 --training.max-bad-steps 3 --training.log-every 1 "
     )
-    options += f"--init-from {trained.directory}"
+    options += f"--init-from file://{trained.directory}"
     corpus = write_corpus(tmp_path / "corpus", seed=10)
     process = start("experiments.train", *TINY, *corpus, *options.split(), "--run", str(run))
     *_, said = finish(process, code=2)[1].splitlines()

@@ -1,5 +1,6 @@
 """Two processes that train as one: one of them is killed, both begin again, both are asked to stop."""
 
+import os
 import signal
 import time
 
@@ -39,7 +40,8 @@ def test_a_lost_process_ends_both_and_they_go_on_where_they_were(trained, tmp_pa
     assert f"asked to stop: saved at step {stopped}; the same command continues" in first
     # The second says nothing; that a signal came is said by JAX.
     assert [line for line in second.splitlines() if "SIGTERM caught" not in line] == []
-    of_both = [{path.name for path in (copies / f"flaxnmt/file{run}/process{i}").iterdir()} for i in range(2)]
+    kept = copies / f"flaxnmt-{os.getuid()}"
+    of_both = [{path.name for path in (kept / f"process{i}/file{run}").iterdir()} for i in range(2)]
     assert all(
         "checkpoints" not in names and {"tokenizer", "data", "config.json"} <= names for names in of_both
     )

@@ -12,7 +12,7 @@ from launching import CREATE, DATA, IMAGE
 
 from flaxnmt.errors import ConfigError, RunError
 from tpu import gke
-from tpu.command import Runner
+from tpu.command import CommandFailed, Runner
 from tpu.engines import Gke
 from tpu.job import Job, Place, training_command
 from tpu.slices import parse_slice
@@ -65,6 +65,9 @@ def test_a_workload_that_is_there_is_not_replaced(cloud, command):
     assert code == 2 and "is there already" in err and len(called(cloud, "create")) == 1
     assert command(["run", *CREATE[1:], *CLUSTER, "--", *DATA])[0] == 0
     assert len(called(cloud, "delete")) == 1 and len(called(cloud, "create")) == 2
+    # Also where it ended so long ago that nothing is left of it.
+    assert command(["delete", *NAME])[0] == 0
+    assert command(["run", *CREATE[1:], *CLUSTER, "--", *DATA])[0] == 0 and len(called(cloud, "create")) == 3
 
 
 @pytest.mark.parametrize(
@@ -89,6 +92,18 @@ def test_watch_follows_a_workload_to_its_end(cloud, events, code, said):
         and said in lines[-1]
         and len(lines) == len(events) + 1
     )
+
+
+def test_watch_waits_a_passing_failure_out(cloud):
+    cloud.plan(
+        states=[("wmt", "Finished", "Job finished successfully")], fail={"list": ["Connection refused"] * 2}
+    )
+    lines = []
+    assert Gke(Runner(say=lines.append), sleep=lambda _: None).watch(job(), 5.0, 9, False) == 0
+    assert sum("will try again" in line for line in lines) == 1
+    cloud.plan(fail={"list": ["Connection refused"] * 9})
+    with pytest.raises(CommandFailed, match="Connection refused"):
+        Gke(Runner(say=lines.append), sleep=lambda _: None).watch(job(), 5.0, 9, False)
 
 
 def test_watch_ends_where_nothing_is_left(cloud):
@@ -137,6 +152,8 @@ def test_names_in_the_table_are_whole_names(cloud, command):
 # What xpk writes for `--tpu-type=v5p-8 --num-slices=1 --command "bash hello"`, field by field:
 # recipes/Workload_create_with_output-manifest-file.md of https://github.com/AI-Hypercomputer/xpk (2026-06).
 XPK = {
+    "metadata.labels": {"kueue.x-k8s.io/queue-name": "multislice-queue", "xpk.google.com/workload": "wmt"},
+    "spec.ttlSecondsAfterFinished": 43200,
     "apiVersion": "jobset.x-k8s.io/v1alpha2",
     "kind": "JobSet",
     "metadata.annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
@@ -295,6 +312,8 @@ def test_what_is_to_be_had_where():
         (["--", *DATA, "--mesh.data", "32"], "does not fit 16 devices"),
         (["--", *DATA, "--data.rows-multiple", "8"], "do not divide by the 16 devices"),
         (["--", "--train", "train.en", "train.de"], "machines in the cloud do not have it"),
+        (["--", *DATA, "--init-from", "runs/x"], "--init-from runs/x: machines in the cloud do not have it"),
+        (["--", *DATA, "--data.tokenizer.source-model", "a.model"], "machines in the cloud do not have it"),
         (["--", "--nosuch"], "Unrecognized options: --nosuch"),
         (["--", "--help"], "python -m experiments.train text_small --help"),
         (["--slices", "0", "--", *DATA], "--slices 0: at least 1"),
@@ -308,6 +327,25 @@ def test_what_is_to_be_had_where():
 def test_mistakes_are_found_before_any_machine_is_asked_for(cloud, command, options, said):
     code, _, err = command([*CREATE, *options])
     assert code == 2 and said in err and err.count("\n") == 1 and cloud.calls == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        [*CREATE, "--reserved"],
+        [*CREATE, "--service-account", "me@my-project.iam.gserviceaccount.com"],
+        [*CREATE, "--runtime-version", "v2-alpha-tpuv5"],
+        [*CREATE, "--valid-until-duration", "6h"],
+        [*CREATE, "--internal-ips"],
+        ["watch", *CREATE[1:], "--keep"],
+        ["status", *NAME[:3], "--bucket", "gs://my-bucket"],
+        ["logs", *NAME[:3], "--bucket", "gs://my-bucket"],
+    ],
+)  # fmt: skip
+def test_what_means_nothing_on_a_cluster_is_refused(cloud, command, line):
+    training = ["--", *DATA] if line[0] in ("create", "watch") else []
+    code, _, err = command([*line, *CLUSTER, *training])
+    assert code == 2 and "is of queued resources: leave it out with --cluster" in err and cloud.calls == []
 
 
 def test_flags_of_the_training_belong_to_what_starts_it(command):

@@ -83,6 +83,16 @@ def test_a_trial_that_failed_is_started_again_only_where_it_is_wanted(three_tria
     )
     command([*COMMAND, "--only", "other", "--retry"])
     assert created(cloud) == [THIRD]
+    # On machines that it has left on, too.
+    cloud.plan(states=[])
+    resources = cloud.resources
+    resources[THIRD]["state"] = "ACTIVE"
+    (cloud.folder / "resources.json").write_text(json.dumps(resources))
+    ended(cloud, THIRD, 2)
+    command([*COMMAND, "--only", "other"])
+    assert cloud.verbs[-1] != "ssh"
+    _, out, _ = command([*COMMAND, "--only", "other", "--retry"])
+    assert cloud.verbs[-2:] == ["rm", "ssh"] and "failed before, and is started again" in out
 
 
 def test_no_more_than_wanted_are_started(three_trials, command):
@@ -109,6 +119,18 @@ def test_a_sweep_on_gke(three_trials, command):
     assert {*cloud.read("workloads.json")} == {BASE, SECOND, THIRD} and "1 of 3 jobs finished" in out
 
 
+def test_a_trial_that_failed_on_gke_is_started_again_where_it_is_wanted(three_trials, command):
+    cloud = three_trials
+    line = [*COMMAND, "--cluster", "pods", "--restarts", "3", "--only", "other"]
+    command(line)
+    failed = (THIRD, "Finished", "jobset failed")
+    cloud.plan(states=[failed])
+    assert f"{THIRD}: FAILED" in command(line)[1]
+    assert f"{THIRD}: failed before, and is started again" in command([*line, "--retry"])[1]
+    calls = [call for call in cloud.calls if call[2] == "create"]
+    assert len(calls) == 2 and all("--max-restarts=3" in call for call in calls)
+
+
 def test_names_of_jobs_are_names_and_differ():
     for name in sweep.names():
         found = [sweeping.job_name(name, trial.directory) for trial in sweep.load(name).trials]
@@ -118,6 +140,8 @@ def test_names_of_jobs_are_names_and_differ():
 
 
 def test_mistakes(three_trials, command):
+    code, _, err = command([*COMMAND, "--name", "mine"])
+    assert code == 2 and "jobs of a sweep are called like its trials" in err
     code, _, err = command([*COMMAND, "--only", "nothing"])
     assert code == 2 and "no trial of tests matches 'nothing'; there are base, 2-to-1, other" in err
     line = [word for word in COMMAND if word not in ("--data", "gs://my-bucket/data")]

@@ -1,69 +1,17 @@
-"""Queued resources: what is asked of gcloud, in every state, through a stand-in on PATH."""
+"""Queued resources: what is asked of gcloud, through a stand-in on PATH."""
 
-import itertools
 import json
 import shlex
 from pathlib import Path
 
 import pytest
-from launching import CREATE, DATA, IMAGE, MACHINES
+from launching import CREATE, DATA, MACHINES
 
 from tpu import queued, watch
 from tpu.command import ADVICE, KINDS, CommandFailed, Runner
-from tpu.job import Job, Place
-from tpu.queued import Action, Outcome, Progress, Resource, decide, read_progress
-from tpu.slices import parse_slice
+from tpu.queued import Resource
 
 NAME = ["text_small", "--name", "wmt"]
-RUNNING = {f"0-{worker}": "running" for worker in range(4)}
-
-
-def ended(code: int, but: dict | None = None) -> dict:
-    return dict.fromkeys(RUNNING, code) | (but or {})
-
-
-def job(spot: bool = True, slices: int = 1) -> Job:
-    return Job(
-        name="wmt",
-        place=Place(),
-        slice=parse_slice("v5e-16"),
-        slices=slices,
-        bucket="gs://my-bucket",
-        run="gs://my-bucket/runs/wmt",
-        image=IMAGE,
-        command=("python", "-m", "experiments.train", "text_small"),
-        environment={},
-        spot=spot,
-    )
-
-
-@pytest.fixture
-def watched(cloud):
-    """Watches a job through states of the resource in turn; exit code, lines, seconds slept."""
-
-    def run(
-        *events: dict, spot: bool = True, fail: dict | None = None, **options
-    ) -> tuple[int, list[str], list[float]]:
-        lines, slept, now = [], [], itertools.count(step=100)
-        runner = Runner(say=lines.append)
-        watch.create(job(spot), runner)
-        cloud.plan(states=list(events), fail=fail or {})
-
-        def sleep(seconds: float) -> None:
-            slept.append(seconds)
-            assert len(slept) < 20, "it waits for ever"
-
-        watcher = watch.Watcher(job(spot), runner, sleep=sleep, clock=lambda: next(now), **options)
-        return watcher.watch(), lines, slept
-
-    return run
-
-
-def state(name: str, codes: dict | None = None) -> dict:
-    return {"state": name, "codes": codes or {}}
-
-
-WAITING = [state("WAITING_FOR_RESOURCES"), state("PROVISIONING")]
 
 
 def test_create_asks_for_the_machines_with_the_training_as_data(cloud, command):
@@ -114,159 +62,6 @@ def test_what_an_earlier_job_of_this_name_said_is_forgotten(cloud, command):
     assert "none has started" in command(["status", *NAME, "--bucket", "gs://my-bucket"])[1]
 
 
-def test_finished_machines_are_given_back(cloud, watched):
-    code, lines, slept = watched(
-        *WAITING,
-        state("ACTIVE"),
-        state("ACTIVE", {"0-0": "running"}),
-        state("ACTIVE", RUNNING),
-        state("ACTIVE", ended(0)),
-    )
-    assert code == 0 and cloud.resources == {} and len(slept) == 5
-    said = [line.partition("wmt: ")[2] for line in lines]
-    assert said == [
-        "WAITING_FOR_RESOURCES, not started",
-        "PROVISIONING, not started",
-        "ACTIVE, not started",
-        "ACTIVE, 1 of 4 workers have started",
-        "ACTIVE, running on 4 workers",
-        "ACTIVE, finished",
-        "the training has finished: gs://my-bucket/runs/wmt",
-        "the machines are given back",
-    ]
-
-
-def test_finished_machines_may_be_kept(cloud, watched):
-    code, lines, _ = watched(state("ACTIVE", ended(0)), keep=True)
-    assert code == 0 and "wmt" in cloud.resources and "cost money" in lines[-1]
-
-
-def test_suspended_spot_machines_are_asked_for_again_and_go_on(cloud, watched):
-    code, lines, _ = watched(
-        state("ACTIVE", RUNNING),
-        state("SUSPENDING", ended(42)),
-        state("SUSPENDED"),
-        state("WAITING_FOR_RESOURCES"),
-        state("ACTIVE", RUNNING),
-        state("ACTIVE", ended(0)),
-    )
-    assert code == 0
-    assert cloud.verbs == ["rm", "create", "delete", "rm", "create", "delete"]
-    assert any(
-        "the resource is SUSPENDED; asking for it again, restart 1 of at most 50" in line for line in lines
-    )
-    asked = [call for call in cloud.calls if "create" in call]
-    assert asked[0] == asked[1] and "--spot" in asked[0]
-
-
-@pytest.mark.parametrize("name", ["SUSPENDED", "FAILED:capacity"])
-def test_other_machines_are_not_asked_for_again(watched, cloud, name):
-    code, lines, _ = watched(state("ACTIVE", RUNNING), state(name), spot=False)
-    assert code == 1 and cloud.verbs == ["rm", "create"]
-    assert "it will not be asked for again" in lines[-1] and name.partition(":")[0] in lines[-1]
-
-
-def test_failed_spot_machines_are_asked_for_again_ever_more_slowly(watched, cloud):
-    failing = [state("FAILED:capacity")] * 3
-    code, lines, slept = watched(*failing, state("ACTIVE", ended(0)))
-    assert code == 0 and cloud.verbs.count("create") == 4
-    assert slept == [60.0, 120.0, 240.0]
-    assert any("There is no more capacity in the zone" in line for line in lines)
-
-
-def test_what_the_quota_forbids_is_not_asked_for_again(watched, cloud):
-    code, lines, _ = watched(state("FAILED:quota"))
-    assert code == 1 and cloud.verbs == ["rm", "create"] and "Quota limit" in lines[-1]
-
-
-def test_restarts_have_a_limit(watched, cloud):
-    code, lines, _ = watched(*[state("SUSPENDED")] * 3, restarts=1)
-    assert code == 1 and cloud.verbs.count("create") == 2 and "stopped after 1 restarts" in lines[-1]
-
-
-def test_a_training_that_saved_is_run_again_on_machines_that_are_there(watched, cloud):
-    one_left = ended(42, {"0-3": "running"})
-    code, lines, _ = watched(
-        state("ACTIVE", one_left),
-        state("ACTIVE", ended(42)),
-        state("ACTIVE", RUNNING),
-        state("ACTIVE", ended(0)),
-    )
-    assert code == 0 and cloud.verbs == ["rm", "create", "rm", "ssh", "delete"]
-    (ssh,) = (call for call in cloud.calls if "ssh" in call)
-    assert "--worker=all" in ssh and "--node=all" in ssh
-    command = (
-        "sudo setsid --fork bash /var/lib/flaxnmt/startup.sh again python -m experiments.train text_small"
-    )
-    assert f"--command={command}" in ssh
-
-
-@pytest.mark.parametrize("name", ["ACTIVE", "SUSPENDED"])
-@pytest.mark.parametrize(
-    "exit_code, code, why", [(2, 2, "a mistake to correct"), (1, 1, "a defect"), (125, 1, "a defect")]
-)
-def test_mistakes_and_defects_end_the_watch_at_once(watched, cloud, name, exit_code, code, why):
-    found, lines, _ = watched(state("ACTIVE", RUNNING), state(name, {**RUNNING, "0-2": exit_code}))
-    assert found == code and cloud.verbs == ["rm", "create"]
-    assert f"{why}" in lines[-3] and lines[-3].endswith(f"exit code {exit_code} of worker 0-2")
-    assert "gs://my-bucket/launch/wmt/log/0-2" in lines[-2] and "cost money" in lines[-1]
-
-
-def test_killed_processes_are_no_defect_while_the_machines_are_being_taken_away(watched, cloud):
-    killed = {**RUNNING, "0-1": 134}
-    code, *_ = watched(state("ACTIVE", killed), state("SUSPENDED"), state("ACTIVE", ended(0)))
-    assert code == 0 and cloud.verbs.count("create") == 2
-
-
-def test_killed_processes_on_machines_that_stay_are_a_defect(watched):
-    killed = state("ACTIVE", {**RUNNING, "0-1": 137})
-    code, lines, _ = watched(*[killed] * 9)
-    assert code == 1 and "exit code 137 of worker 0-1" in lines[-3]
-
-
-def test_lost_processes_are_started_again_on_machines_that_stay_but_not_for_ever(watched, cloud):
-    lost = [state("ACTIVE", ended(43, {"0-2": 42})), state("ACTIVE", ended(43))]
-    code, *_ = watched(*lost, state("ACTIVE", ended(0)))
-    assert code == 0 and cloud.verbs == ["rm", "create", "rm", "ssh", "delete"]
-    cloud.plan()
-    (cloud.folder / "calls.jsonl").unlink()
-    code, lines, _ = watched(*lost * 4)
-    assert code == 1 and cloud.verbs.count("ssh") == 3
-    assert "processes were lost 4 times within an hour: exit code 43" in lines[-3]
-
-
-def test_a_restart_that_fails_is_tried_again(watched, cloud):
-    code, *_ = watched(
-        *[state("ACTIVE", ended(42))] * 2,
-        state("ACTIVE", RUNNING),
-        state("ACTIVE", ended(0)),
-        fail={"ssh": ["network"]},
-    )
-    assert code == 0 and cloud.verbs.count("ssh") == 2
-
-
-def test_a_deleted_resource_ends_the_watch(watched):
-    code, lines, _ = watched(state("ACTIVE", RUNNING), state("GONE"))
-    assert code == 1 and "somebody has deleted it" in lines[-1]
-
-
-def test_a_passing_failure_of_gcloud_is_waited_out(watched, cloud):
-    code, lines, _ = watched(
-        state("ACTIVE", RUNNING), state("ACTIVE", ended(0)), fail={"describe": ["", "network", "network"]}
-    )
-    assert code == 0 and sum("will try again" in line for line in lines) == 1
-
-
-def test_a_lasting_failure_of_gcloud_is_not(watched):
-    with pytest.raises(CommandFailed, match="Could not reach the server"):
-        watched(state("ACTIVE", RUNNING), fail={"describe": ["network"] * 9})
-
-
-def test_expired_credentials_end_the_watch_with_what_to_do(watched):
-    with pytest.raises(CommandFailed, match="gcloud auth login, then the same command again"):
-        watched(state("ACTIVE", RUNNING), fail={"describe": ["", "credentials"]})
-
-
 @pytest.mark.parametrize(
     "kind, said",
     [
@@ -284,6 +79,11 @@ def test_what_google_refuses_is_one_line_with_what_to_do(cloud, command, kind, s
     code, out, err = command([*CREATE, "--", *DATA])
     assert code == 2 and err.count("\n") == 1 and err.startswith("error: ") and said in err
     assert cloud.resources == {} and "asked for" not in out
+
+
+def test_a_job_is_called_like_its_configuration(cloud, command):
+    assert command(["create", "text_small", *MACHINES, "--", *DATA])[0] == 0
+    assert list(cloud.resources) == ["text-small"]
 
 
 def test_a_resource_that_is_not_there(cloud, command):
@@ -309,6 +109,21 @@ def test_no_token_is_repeated(cloud, command):
     assert (Path("runs/launch/wmt/environment").stat().st_mode & 0o077) == 0
 
 
+def test_a_bucket_that_is_none_is_said_before_any_machine_is_asked_for(cloud, command):
+    cloud.plan(fail={"storage rm": ["no bucket"]})
+    code, _, err = command([*CREATE, "--", *DATA])
+    assert code == 2 and "there is no such bucket: correct --bucket" in err and cloud.resources == {}
+
+
+def test_a_program_that_hangs_is_ended(monkeypatch, cloud):
+    monkeypatch.setattr("tpu.command.TIME_LIMIT", 0.2)
+    # What it has started itself goes on, and holds what it writes to open.
+    with pytest.raises(
+        CommandFailed, match="sh did not end within 0.2 s; the command was: sh -c 'sleep 5; true'"
+    ):
+        Runner().run(["sh", "-c", "sleep 5; true"])
+
+
 def test_a_program_that_is_missing_is_said(command, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     code, _, err = command(["status", *NAME])
@@ -317,7 +132,7 @@ def test_a_program_that_is_missing_is_said(command, monkeypatch):
 
 def test_status_says_state_and_workers(cloud, command):
     command([*CREATE, "--", *DATA])
-    cloud.plan(states=[state("ACTIVE", {"0-0": "running", "0-1": 42})])
+    cloud.plan(states=[{"state": "ACTIVE", "codes": {"0-0": "running", "0-1": 42}}])
     _, out, _ = command(["status", *NAME, "--bucket", "gs://my-bucket"])
     assert [line.split(maxsplit=1) for line in out.splitlines()] == [
         ["name", "wmt"],
@@ -350,54 +165,6 @@ def test_a_dry_run_prints_what_runs(cloud, command):
     printed = [shlex.split(line) for line in out.splitlines() if not line.startswith("#")]
     command([*CREATE, "--spot", "--", *DATA])
     assert printed == cloud.calls
-
-
-@pytest.mark.parametrize("spot", [True, False])
-@pytest.mark.parametrize("outcome", Outcome)
-@pytest.mark.parametrize(
-    "name", [*queued.WAITING, "ACTIVE", "SUSPENDED", "FAILED", "NOT_FOUND", "SOMETHING_NEW"]
-)
-def test_the_state_machine_never_loops_over_a_defect_nor_forgets_what_has_finished(name, outcome, spot):
-    action, _ = decide(Resource(name), spot, Progress(outcome, 1, "0-0"))
-    if outcome is Outcome.FINISHED:
-        assert action is Action.FINISH
-    elif outcome in (Outcome.MISTAKE, Outcome.DEFECT):
-        assert action is Action.STOP
-    elif name in ("SUSPENDED", "FAILED"):
-        assert action is (Action.RECREATE if spot else Action.STOP)
-    elif name == "ACTIVE" and outcome is Outcome.PREEMPTED:
-        assert action is Action.RUN
-    elif name == "ACTIVE" and outcome is Outcome.LOST:
-        assert (
-            action is Action.WAIT
-            and decide(Resource(name), spot, Progress(outcome, 43), 200)[0] is Action.RUN
-        )
-    else:
-        assert action is (Action.STOP if name == "NOT_FOUND" else Action.WAIT)
-
-
-@pytest.mark.parametrize(
-    "lines, outcome, code",
-    [
-        ([], Outcome.RUNNING, None),
-        (["wmt 0-0 0"], Outcome.RUNNING, None),
-        (["wmt 0-0 0", "wmt 0-1 running"], Outcome.RUNNING, None),
-        (["wmt 0-0 0", "wmt 0-1 0"], Outcome.FINISHED, 0),
-        (["wmt 0-0 0", "other 0-1 0"], Outcome.RUNNING, None),
-        (["wmt 0-0 42", "wmt 0-1 running"], Outcome.RUNNING, None),
-        (["wmt 0-0 42", "wmt 0-1 0"], Outcome.PREEMPTED, 42),
-        (["wmt 0-0 running", "wmt 0-1 2"], Outcome.MISTAKE, 2),
-        (["wmt 0-0 134", "wmt 0-1 1"], Outcome.DEFECT, 1),
-        (["wmt 0-0 134", "wmt 0-1 2"], Outcome.MISTAKE, 2),
-        (["wmt 0-0 143", "wmt 0-1 42"], Outcome.KILLED, 143),
-        (["wmt 0-0 running", "wmt 0-1 43"], Outcome.LOST, 43),
-        (["wmt 0-0 43", "wmt 0-1 1"], Outcome.DEFECT, 1),
-        (["torn", "", "wmt 0-0"], Outcome.RUNNING, None),
-    ],
-)
-def test_how_machines_ended_together(lines, outcome, code):
-    found = read_progress("\n".join(lines), "wmt", 2)
-    assert (found.outcome, found.code) == (outcome, code)
 
 
 def test_resources_are_read_as_the_api_describes_them():

@@ -56,6 +56,8 @@ ERRORS = {
     "not found": "NOT_FOUND: Resource 'projects/my-project/locations/us-west4-a/queuedResources/{name}' was not found",
     "exists": "ALREADY_EXISTS: Resource 'projects/my-project/locations/us-west4-a/queuedResources/{name}' already exists",
     "runtime": "INVALID_ARGUMENT: The runtime version tpu-ubuntu2204-base is not supported for accelerator v5litepod-16.",
+    "capacity": 'RESOURCE_EXHAUSTED: There is no more capacity in the zone "us-west4-a"',
+    "no bucket": "HTTPError 404: The specified bucket does not exist.",
     "network": "Could not reach the server: [Errno -3] Temporary failure in name resolution",
     "leak": "request failed, Authorization: Bearer ya29.a0AfH6SMBx-secret",
 }

@@ -1,0 +1,281 @@
+"""Watching a queued resource: what follows in every state, through a stand-in for gcloud on PATH."""
+
+import itertools
+
+import pytest
+from launching import IMAGE
+
+from tpu import queued, watch
+from tpu.command import CommandFailed, Runner
+from tpu.job import Job, Place
+from tpu.queued import Action, Outcome, Progress, Resource, decide, read_progress
+from tpu.slices import parse_slice
+
+RUNNING = {f"0-{worker}": "running" for worker in range(4)}
+
+
+def ended(code: int, but: dict | None = None) -> dict:
+    return dict.fromkeys(RUNNING, code) | (but or {})
+
+
+def job(spot: bool = True, slices: int = 1) -> Job:
+    return Job(
+        name="wmt",
+        place=Place(),
+        slice=parse_slice("v5e-16"),
+        slices=slices,
+        bucket="gs://my-bucket",
+        run="gs://my-bucket/runs/wmt",
+        image=IMAGE,
+        command=("python", "-m", "experiments.train", "text_small"),
+        environment={},
+        spot=spot,
+    )
+
+
+@pytest.fixture
+def watched(cloud):
+    """Watches a job through states of the resource in turn; exit code, lines, seconds slept."""
+
+    def run(
+        *events: dict, spot: bool = True, fail: dict | None = None, **options
+    ) -> tuple[int, list[str], list[float]]:
+        lines, slept, now = [], [], itertools.count(step=100)
+        runner = Runner(say=lines.append)
+        watch.create(job(spot), runner)
+        cloud.plan(states=list(events), fail=fail or {})
+
+        def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            assert len(slept) < 20, "it waits for ever"
+
+        watcher = watch.Watcher(job(spot), runner, sleep=sleep, clock=lambda: next(now), **options)
+        return watcher.watch(), lines, slept
+
+    return run
+
+
+def state(name: str, codes: dict | None = None) -> dict:
+    return {"state": name, "codes": codes or {}}
+
+
+WAITING = [state("WAITING_FOR_RESOURCES"), state("PROVISIONING")]
+
+
+def test_finished_machines_are_given_back(cloud, watched):
+    code, lines, slept = watched(
+        *WAITING,
+        state("ACTIVE"),
+        state("ACTIVE", {"0-0": "running"}),
+        state("ACTIVE", RUNNING),
+        state("ACTIVE", ended(0)),
+    )
+    assert code == 0 and cloud.resources == {} and len(slept) == 5
+    said = [line.partition("wmt: ")[2] for line in lines]
+    assert said == [
+        "WAITING_FOR_RESOURCES, not started",
+        "PROVISIONING, not started",
+        "ACTIVE, not started",
+        "ACTIVE, 1 of 4 workers have started",
+        "ACTIVE, running on 4 workers",
+        "ACTIVE, finished",
+        "the training has finished: gs://my-bucket/runs/wmt",
+        "the machines are given back",
+    ]
+
+
+def test_finished_machines_may_be_kept(cloud, watched):
+    code, lines, _ = watched(state("ACTIVE", ended(0)), keep=True)
+    assert code == 0 and "wmt" in cloud.resources and "cost money" in lines[-1]
+
+
+def test_suspended_spot_machines_are_asked_for_again_and_go_on(cloud, watched):
+    code, lines, _ = watched(
+        state("ACTIVE", RUNNING),
+        state("SUSPENDING", ended(42)),
+        state("SUSPENDED"),
+        state("WAITING_FOR_RESOURCES"),
+        state("ACTIVE", RUNNING),
+        state("ACTIVE", ended(0)),
+    )
+    assert code == 0
+    assert cloud.verbs == ["rm", "create", "delete", "rm", "create", "delete"]
+    assert any(
+        "the resource is SUSPENDED; asking for it again, restart 1 of at most 50" in line for line in lines
+    )
+    asked = [call for call in cloud.calls if "create" in call]
+    assert asked[0] == asked[1] and "--spot" in asked[0]
+
+
+@pytest.mark.parametrize("name", ["SUSPENDED", "FAILED:capacity"])
+def test_other_machines_are_not_asked_for_again(watched, cloud, name):
+    code, lines, _ = watched(state("ACTIVE", RUNNING), state(name), spot=False)
+    assert code == 1 and cloud.verbs == ["rm", "create"]
+    assert "it will not be asked for again" in lines[-1] and name.partition(":")[0] in lines[-1]
+
+
+def test_failed_spot_machines_are_asked_for_again_ever_more_slowly(watched, cloud):
+    failing = [state("FAILED:capacity")] * 3
+    code, lines, slept = watched(*failing, state("ACTIVE", ended(0)))
+    assert code == 0 and cloud.verbs.count("create") == 4
+    assert slept == [60.0, 120.0, 240.0]
+    assert any("There is no more capacity in the zone" in line for line in lines)
+
+
+def test_what_the_quota_forbids_is_not_asked_for_again(watched, cloud):
+    code, lines, _ = watched(state("FAILED:quota"))
+    assert code == 1 and cloud.verbs == ["rm", "create"] and "Quota limit" in lines[-1]
+
+
+def test_restarts_have_a_limit(watched, cloud):
+    code, lines, _ = watched(*[state("SUSPENDED")] * 3, restarts=1)
+    assert code == 1 and cloud.verbs.count("create") == 2 and "stopped after 1 restarts" in lines[-1]
+
+
+def test_a_training_that_saved_is_run_again_on_machines_that_are_there(watched, cloud):
+    one_left = ended(42, {"0-3": "running"})
+    code, lines, _ = watched(
+        state("ACTIVE", one_left),
+        state("ACTIVE", ended(42)),
+        state("ACTIVE", RUNNING),
+        state("ACTIVE", ended(0)),
+    )
+    assert code == 0 and cloud.verbs == ["rm", "create", "rm", "ssh", "delete"]
+    (ssh,) = (call for call in cloud.calls if "ssh" in call)
+    assert "--worker=all" in ssh and "--node=all" in ssh
+    command = (
+        "sudo setsid --fork bash /var/lib/flaxnmt/startup.sh again python -m experiments.train text_small"
+    )
+    assert f"--command={command}" in ssh
+
+
+@pytest.mark.parametrize("name", ["ACTIVE", "SUSPENDED"])
+@pytest.mark.parametrize(
+    "exit_code, code, why", [(2, 2, "a mistake to correct"), (1, 1, "a defect"), (125, 1, "a defect")]
+)
+def test_mistakes_and_defects_end_the_watch_at_once(watched, cloud, name, exit_code, code, why):
+    found, lines, _ = watched(state("ACTIVE", RUNNING), state(name, {**RUNNING, "0-2": exit_code}))
+    assert found == code and cloud.verbs == ["rm", "create"]
+    assert f"{why}" in lines[-3] and lines[-3].endswith(f"exit code {exit_code} of worker 0-2")
+    assert "gs://my-bucket/launch/wmt/log/0-2" in lines[-2] and "cost money" in lines[-1]
+
+
+def test_killed_processes_are_no_defect_while_the_machines_are_being_taken_away(watched, cloud):
+    killed = {**RUNNING, "0-1": 134}
+    code, *_ = watched(state("ACTIVE", killed), state("SUSPENDED"), state("ACTIVE", ended(0)))
+    assert code == 0 and cloud.verbs.count("create") == 2
+
+
+def test_killed_processes_on_machines_that_stay_are_a_defect(watched):
+    killed = state("ACTIVE", {**RUNNING, "0-1": 137})
+    code, lines, _ = watched(*[killed] * 9)
+    assert code == 1 and "exit code 137 of worker 0-1" in lines[-3]
+
+
+def test_lost_processes_are_started_again_on_machines_that_stay_but_not_for_ever(watched, cloud):
+    lost = [state("ACTIVE", ended(43, {"0-2": 42})), state("ACTIVE", ended(43))]
+    code, *_ = watched(*lost, state("ACTIVE", ended(0)))
+    assert code == 0 and cloud.verbs == ["rm", "create", "rm", "ssh", "delete"]
+    cloud.plan()
+    (cloud.folder / "calls.jsonl").unlink()
+    code, lines, _ = watched(*lost * 4)
+    assert code == 1 and cloud.verbs.count("ssh") == 3
+    assert "processes were lost 4 times within an hour: exit code 43" in lines[-3]
+
+
+def test_a_restart_that_fails_is_tried_again(watched, cloud):
+    code, *_ = watched(
+        *[state("ACTIVE", ended(42))] * 2,
+        state("ACTIVE", RUNNING),
+        state("ACTIVE", ended(0)),
+        fail={"ssh": ["network"]},
+    )
+    assert code == 0 and cloud.verbs.count("ssh") == 2
+
+
+def test_a_deleted_resource_ends_the_watch(watched):
+    code, lines, _ = watched(state("ACTIVE", RUNNING), state("GONE"))
+    assert code == 1 and "somebody has deleted it" in lines[-1]
+
+
+def test_a_passing_failure_of_gcloud_is_waited_out(watched, cloud):
+    code, lines, _ = watched(
+        state("ACTIVE", RUNNING), state("ACTIVE", ended(0)), fail={"describe": ["", "network", "network"]}
+    )
+    assert code == 0 and sum("will try again" in line for line in lines) == 1
+
+
+def test_a_lasting_failure_of_gcloud_is_not(watched):
+    with pytest.raises(CommandFailed, match="Could not reach the server"):
+        watched(state("ACTIVE", RUNNING), fail={"describe": ["network"] * 9})
+
+
+def test_expired_credentials_end_the_watch_with_what_to_do(watched):
+    with pytest.raises(CommandFailed, match="gcloud auth login, then the same command again"):
+        watched(state("ACTIVE", RUNNING), fail={"describe": ["", "credentials"]})
+
+
+def test_a_restart_that_was_half_done_is_finished_and_no_resource_that_somebody_has_deleted(watched, cloud):
+    code, lines, _ = watched(
+        state("SUSPENDED"), state("ACTIVE", ended(0)), fail={"create": ["network", "capacity", ""]}
+    )
+    assert code == 0 and cloud.verbs == ["rm", "create", *["delete", "rm", "create"] * 3, "delete"]
+    assert sum("restart 1 of at most 50" in line for line in lines) == 1
+
+
+def test_machines_that_say_nothing_end_the_watch(watched, cloud):
+    code, lines, slept = watched(*[state("PROVISIONING")] * 3, *[state("ACTIVE")] * 16)
+    assert code == 1 and "no machine has said anything for 20 minutes" in lines[-1] and len(slept) > 10
+
+
+def test_machines_of_which_one_has_said_something_are_waited_for(watched):
+    code, *_ = watched(*[state("ACTIVE", {"0-2": "running"})] * 17, state("ACTIVE", ended(0)))
+    assert code == 0
+
+
+@pytest.mark.parametrize("spot", [True, False])
+@pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize(
+    "name", [*queued.WAITING, "ACTIVE", "SUSPENDED", "FAILED", "NOT_FOUND", "SOMETHING_NEW"]
+)
+def test_the_state_machine_never_loops_over_a_defect_nor_forgets_what_has_finished(name, outcome, spot):
+    action, _ = decide(Resource(name), spot, Progress(outcome, 1, "0-0"))
+    if outcome is Outcome.FINISHED:
+        assert action is Action.FINISH
+    elif outcome in (Outcome.MISTAKE, Outcome.DEFECT):
+        assert action is Action.STOP
+    elif name in ("SUSPENDED", "FAILED"):
+        assert action is (Action.RECREATE if spot else Action.STOP)
+    elif name == "ACTIVE" and outcome is Outcome.PREEMPTED:
+        assert action is Action.RUN
+    elif name == "ACTIVE" and outcome is Outcome.LOST:
+        assert (
+            action is Action.WAIT
+            and decide(Resource(name), spot, Progress(outcome, 43), 200)[0] is Action.RUN
+        )
+    else:
+        assert action is (Action.STOP if name == "NOT_FOUND" else Action.WAIT)
+
+
+@pytest.mark.parametrize(
+    "lines, outcome, code",
+    [
+        ([], Outcome.RUNNING, None),
+        (["wmt 0-0 0"], Outcome.RUNNING, None),
+        (["wmt 0-0 0", "wmt 0-1 running"], Outcome.RUNNING, None),
+        (["wmt 0-0 0", "wmt 0-1 0"], Outcome.FINISHED, 0),
+        (["wmt 0-0 0", "other 0-1 0"], Outcome.RUNNING, None),
+        (["wmt 0-0 42", "wmt 0-1 running"], Outcome.RUNNING, None),
+        (["wmt 0-0 42", "wmt 0-1 0"], Outcome.PREEMPTED, 42),
+        (["wmt 0-0 running", "wmt 0-1 2"], Outcome.MISTAKE, 2),
+        (["wmt 0-0 134", "wmt 0-1 1"], Outcome.DEFECT, 1),
+        (["wmt 0-0 134", "wmt 0-1 2"], Outcome.MISTAKE, 2),
+        (["wmt 0-0 143", "wmt 0-1 42"], Outcome.KILLED, 143),
+        (["wmt 0-0 running", "wmt 0-1 43"], Outcome.LOST, 43),
+        (["wmt 0-0 43", "wmt 0-1 1"], Outcome.DEFECT, 1),
+        (["torn", "", "wmt 0-0"], Outcome.RUNNING, None),
+    ],
+)
+def test_how_machines_ended_together(lines, outcome, code):
+    found = read_progress("\n".join(lines), "wmt", 2)
+    assert (found.outcome, found.code) == (outcome, code)
