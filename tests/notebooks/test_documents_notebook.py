@@ -29,6 +29,7 @@ def outputs(notebook, kind):
     return [entry[kind] for entry in data if kind in entry]
 
 
+@pytest.mark.slow
 def test_accuracies_and_selections_are_drawn(executed):
     figures = [imread(BytesIO(b64decode(png))) for png in outputs(executed, "image/png")]
     assert len(figures) == 2
@@ -37,6 +38,7 @@ def test_accuracies_and_selections_are_drawn(executed):
         assert (np.ptp(figure[..., :3], axis=-1) > 0.2).mean() > 0.005
 
 
+@pytest.mark.slow
 def test_tables_tell_of_the_document_and_of_the_model(executed):
     run, document, words, accuracies, decided, selected, paths = (
         text.splitlines() for text in outputs(executed, "text/markdown")

@@ -53,12 +53,14 @@ def cells(table):
     return [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in table.splitlines()[2:]]
 
 
+@pytest.mark.slow
 def test_similarities_and_attention_maps_are_drawn(executed):
     pictures = executed["image/png"]
     assert len(pictures) == 2 + 2 * 2
     assert all(coloured(picture) > 0.01 for picture in pictures)
 
 
+@pytest.mark.slow
 def test_words_are_filled_in_and_texts_go_on(executed):
     runs, guesses, completed, perplexity = executed["text/markdown"]
     assert [cells(runs)[i][3] for i in range(2)] == ["40", "40"]
@@ -86,6 +88,7 @@ def test_lines_are_the_similarities_and_what_is_left_above_the_baseline():
     assert [text.get_text() for text in left.get_legend().get_texts()] == ["a (5)", "b (7)", "any two words"]
 
 
+@pytest.mark.slow
 def test_maps_show_the_weights_with_their_pieces(runs):
     seen = open_run(runs / "causal").attention("The queen sees it.")
     weights = seen["attention"]

@@ -25,6 +25,7 @@ def equation(k, d_model):
     ]
 
 
+@pytest.mark.slow
 def test_three_pictures_are_drawn():
     pictures = execute(NOTEBOOK)["image/png"]
     assert len(pictures) == 3 and all(coloured(picture) > 0.02 for picture in pictures)
