@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 
 from flaxnmt.errors import RunError
 from flaxnmt.remote import copy, files_below, is_address, local_directory, located, reaching
-from flaxnmt.run import BUCKET, CHECKPOINTS
+from flaxnmt.run_directory import BUCKET, CHECKPOINTS
 
 
 class Shared:

@@ -12,7 +12,7 @@ from flaxnmt.config_io import differences
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.errors import ConfigError, RunError, UserError
-from flaxnmt.run import BUCKET, CHECKPOINTS, RECORD, TOKENIZER, read_config
+from flaxnmt.run_directory import BUCKET, CHECKPOINTS, RECORD, TOKENIZER, read_config
 from flaxnmt.training.checkpoints import absolute
 
 MAY_CHANGE = (

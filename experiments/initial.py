@@ -8,7 +8,7 @@ import jax
 
 from experiments.continuing import has_checkpoint
 from flaxnmt.errors import RunError
-from flaxnmt.run import PARAMETERS, RECORD, TOKENIZER
+from flaxnmt.run_directory import PARAMETERS, RECORD, TOKENIZER
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.freezing import INITIALISED, frozen_names
 from flaxnmt.training.integrity import named_leaves

@@ -16,7 +16,7 @@ from experiments.interval import Interval
 from experiments.tasks.task import Evaluator, Task
 from flaxnmt.config import Config
 from flaxnmt.errors import RunError
-from flaxnmt.run import PARAMETERS
+from flaxnmt.run_directory import PARAMETERS
 from flaxnmt.sharding import owned_rows, put_batch
 from flaxnmt.training.checkpoints import Checkpoints
 from flaxnmt.training.export import read_parameters, write_parameters

@@ -15,7 +15,8 @@ from flaxnmt.evaluation.documents import paired_document_bootstrap
 from flaxnmt.evaluation.scores import evaluate, paired_bootstrap
 from flaxnmt.models.config import BudgetConfig
 from flaxnmt.models.flops import forward_flops, side_flops
-from flaxnmt.run import Run, write_json
+from flaxnmt.run import Run
+from flaxnmt.run_directory import write_json
 
 METRICS = ("s_bleu", "d_bleu")
 TRANSLATIONS = "translations.json"

@@ -23,7 +23,7 @@ from flaxnmt.commands import guarded, quiet
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import uses_splash
 from flaxnmt.models.families import example_inputs
-from flaxnmt.run import PARAMETERS, PROFILE, RECORD, TOKENIZER, local_run, save_config, write_json
+from flaxnmt.run_directory import PARAMETERS, PROFILE, RECORD, TOKENIZER, local_run, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import check_sharded, make_mesh, owned_rows, unbox, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints

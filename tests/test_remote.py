@@ -18,7 +18,7 @@ from flaxnmt.data.readers import read, read_source
 from flaxnmt.data.tokenizers import train
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import DataError, RunError
-from flaxnmt.run import BUCKET, local_run, save_config
+from flaxnmt.run_directory import BUCKET, local_run, save_config
 from flaxnmt.training.export import write_parameters
 from flaxnmt.training.metrics import MetricsWriter
 

@@ -24,7 +24,7 @@ from flaxnmt.data.readers import read, read_texts
 from flaxnmt.data.shards import TokenArray, TokenCorpus, file_stamp, tokenize_corpus
 from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
 from flaxnmt.errors import ConfigError, DataError, RunError, UserError
-from flaxnmt.run import TOKENIZER, load_vocabularies
+from flaxnmt.run_directory import TOKENIZER, load_vocabularies
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.shapes import FULL, LONGEST, grid_plan
 

@@ -19,7 +19,8 @@ from flaxnmt.data.tokenizers import ENCODER_SYMBOLS
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.models.flops import sequence_flops
-from flaxnmt.run import LABELS, load_vocabularies, make_model, write_json
+from flaxnmt.run import make_model
+from flaxnmt.run_directory import LABELS, load_vocabularies, write_json
 from flaxnmt.training.labelled import labelled_logits, labelled_sums
 from flaxnmt.training.step import Objective, Sums
 from flaxnmt.typing import Params

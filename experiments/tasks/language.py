@@ -23,7 +23,8 @@ from flaxnmt.evaluation.unigram import unigram_perplexity
 from flaxnmt.gates.budget import Budget
 from flaxnmt.models.config import EncoderOnlyConfig
 from flaxnmt.models.flops import sequence_flops
-from flaxnmt.run import load_vocabularies, make_model
+from flaxnmt.run import make_model
+from flaxnmt.run_directory import load_vocabularies
 from flaxnmt.training.masking import RATE
 from flaxnmt.training.step import Objective
 from flaxnmt.translation.lines import Text

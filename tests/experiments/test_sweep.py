@@ -16,7 +16,7 @@ from experiments.measures import BASELINE, TRANSLATIONS
 from experiments.trial import Sweep, Trial
 from flaxnmt.config_io import differences
 from flaxnmt.ledger import Ledger
-from flaxnmt.run import write_json
+from flaxnmt.run_directory import write_json
 from flaxnmt.training.metrics import read_metrics
 
 TINY = (

@@ -10,7 +10,8 @@ from flaxnmt import open_run
 from flaxnmt.config import Config, DataConfig, DecodingConfig
 from flaxnmt.data.tokenizers import ENCODER_SYMBOLS, Tokenizer, train
 from flaxnmt.data.vocabularies import Vocabularies
-from flaxnmt.run import PARAMETERS, TOKENIZER, Run, make_model, save_config
+from flaxnmt.run import Run, make_model
+from flaxnmt.run_directory import PARAMETERS, TOKENIZER, save_config
 from flaxnmt.training.export import write_parameters
 
 SENTENCES = (

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from small_models import parameter_shapes, small_model
 
+from flaxnmt.checks import check_model
 from flaxnmt.config import Config
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import (
@@ -20,7 +21,7 @@ from flaxnmt.models.config import (
 )
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.models.seq2seq import Seq2Seq
-from flaxnmt.run import check_model, make_model
+from flaxnmt.run import make_model
 from flaxnmt.sharding import is_boxed, unbox
 
 
