@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from flax import linen as nn
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from flaxnmt.errors import ConfigError
 from flaxnmt.typing import PyTree
@@ -121,6 +121,42 @@ def over_shards(function: Callable[..., T], inputs: Sequence[Names], output: Nam
     rules = Rules(**dict(given))
     specs = tuple(rules.spec(names) for names in inputs)
     return jax.shard_map(function, in_specs=specs, out_specs=rules.spec(output), check_vma=False)
+
+
+def is_divided() -> bool:
+    """Whether the compiler divides arrays over several devices here, each of which then knows a part of the rows."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.size > 1 and not mesh.are_all_axes_manual
+
+
+def rows_fill(mesh: Mesh | AbstractMesh, rules: Rules = Rules()) -> bool:
+    """Whether every device of a mesh of several has rows of its own: no axis divides the work on a row."""
+    (axes,) = rules.spec(("batch",))
+    axes = (axes,) if isinstance(axes, str) else axes or ()
+    return 1 < mesh.size == math.prod(mesh.shape[axis] for axis in axes)
+
+
+def each_alone(function: Callable[[PyTree, PyTree], T]) -> Callable[[PyTree, PyTree], T]:
+    """function(whole, rows) on the rows of each device, as if there were no other: nothing is sent meanwhile.
+
+    So a device skips and stops by what its own rows need, where a program that the compiler divides would have to ask
+    all others. What lies in parts, as parameters do under FSDP, is gathered once before. Outside of `use_mesh`, and
+    where devices share the work on a row (a `model` axis), it is the function itself.
+
+    Args:
+      function: of what every device needs whole, such as parameters, and of arrays whose first axis has the rows of a
+        batch, which divide by the devices; to arrays with such an axis. No row may change another one.
+    """
+    given = nn.get_logical_axis_rules()
+    if not given or not rows_fill(jax.sharding.get_abstract_mesh(), rules := Rules(**dict(given))):
+        return function
+
+    def alone(whole, rows):
+        with nn.logical_axis_rules(()):
+            return function(whole, rows)
+
+    by_rows = rules.spec(("batch",))
+    return jax.shard_map(alone, in_specs=(PartitionSpec(), by_rows), out_specs=by_rows, check_vma=False)
 
 
 def unsharded(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> tuple[list[str], float]:
