@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_models import CONFIG, float32, parameter_shapes, random_params, small_model
@@ -11,15 +12,28 @@ from small_models import CONFIG, float32, parameter_shapes, random_params, small
 from flaxnmt.config import DecodingConfig
 from flaxnmt.data.tokenizers import train
 from flaxnmt.data.vocabularies import Vocabularies
+from flaxnmt.gates.block import GatedBlock
 from flaxnmt.layers.active import on_active
+from flaxnmt.layers.context import Context
+from flaxnmt.layers.feed_forward import FeedForward
 from flaxnmt.models.config import BudgetConfig
-from flaxnmt.sharding import constrain, each_alone, is_divided, make_mesh, put_batch, tree_shardings, use_mesh
+from flaxnmt.sharding import (
+    constrain,
+    each_alone,
+    is_divided,
+    make_mesh,
+    put_batch,
+    tree_shardings,
+    unbox,
+    use_mesh,
+)
 from flaxnmt.translation.search import Sampling
 from flaxnmt.translation.translator import Translator
 
 LINES = ["the cat", "a dog sees the cat", "dog", "the dog sees a cat and a dog", "a", "and the cat sees"] * 3
 OPTIONS = {"batch_size": 16, "budget": 0.5, "max_length": 6}
 BUDGET = BudgetConfig(encoder=(1.0, 0.5), decoder=(1.0, 0.5), blocks=1)
+SKIP = Context(skip=True)
 COLLECTIVE = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?\(")
 
 
@@ -27,6 +41,13 @@ def computations(text: str) -> dict[str, str]:
     """The parts of a compiled program by name; the one that runs first is ENTRY."""
     parts = re.findall(r"^(ENTRY |)(%[\w.-]+) .*?\{$(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     return {"ENTRY" if entry else name: body for entry, name, body in parts}
+
+
+def check_sends(text: str, conditionals: int):
+    """That a program has so many parts with conditionals, at least, and sends only before and after all of them."""
+    parts = computations(text)
+    assert {name for name, body in parts.items() if COLLECTIVE.search(body)} == {"ENTRY"}
+    assert sum(" conditional(" in body for body in parts.values()) >= conditionals
 
 
 @pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 4, 1)])
@@ -66,6 +87,33 @@ def test_devices_that_share_the_work_on_a_row_go_on_together(sizes):
     assert each_alone(function) is function
 
 
+def test_a_gated_block_in_a_loop_sends_nothing_and_gives_what_one_device_does():
+    """As a search does: each device goes on for as long as its own rows ask it to."""
+    block = GatedBlock(16, (FeedForward(16, 24),), 4)
+    x = np.random.default_rng(0).normal(size=(16, 3, 16)).astype(np.float32)
+    times = np.repeat(np.arange(8), 2)
+    shapes = jax.eval_shape(block.init, jax.random.key(0), jnp.asarray(x), SKIP)
+    draw = np.random.default_rng(1)
+    params = jax.tree.map(lambda leaf: draw.normal(size=leaf.shape).astype(np.float32), unbox(shapes))
+
+    @jax.jit
+    def step(params, x, times):
+        def function(params, rows):
+            def advance(i, x):
+                return jnp.where(i < rows["times"][:, None, None], block.apply(params, x, SKIP)[0], x)
+
+            return jax.lax.fori_loop(0, rows["times"].max(), advance, rows["x"])
+
+        return each_alone(function)(params, {"x": x, "times": times}).sum()
+
+    expected = step(params, x, times)
+    with use_mesh(make_mesh()) as mesh:
+        placed = put_batch({"x": x, "times": times}, mesh)
+        compiled = step.lower(params, placed["x"], placed["times"]).compile()
+        np.testing.assert_allclose(compiled(params, placed["x"], placed["times"]), expected, rtol=1e-4)
+    check_sends(compiled.as_text(), conditionals=1)
+
+
 @pytest.fixture(scope="module")
 def parts():
     """A model with gates, its parameters, vocabularies and defaults."""
@@ -82,7 +130,8 @@ def by_itself(parts):
     return Translator(*parts).hypotheses(LINES, **OPTIONS)
 
 
-@pytest.mark.parametrize("sizes", [(8, 1, 1), pytest.param((1, 8, 1), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1)])
 def test_translations_are_those_of_one_device(sizes, parts, by_itself):
     model, params, *rest = parts
     with use_mesh(mesh := make_mesh(*sizes)):
@@ -100,6 +149,7 @@ def test_samples_are_those_of_one_device(parts):
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.slow
 def test_nothing_is_sent_inside_of_a_search(parts):
     """Conditionals are those of the skipped rows; what other devices have to know is sent before or after."""
     model, params, *rest = parts
@@ -108,7 +158,5 @@ def test_nothing_is_sent_inside_of_a_search(parts):
     options = {"max_length": 4, "beam_size": 2, "n_best": 1, "length_penalty": 0.0}
     with use_mesh(mesh := make_mesh()):
         search = Translator(model, params, *rest, mesh)._beam
-        parts = computations(search.lower(params, put_batch(batch, mesh), **options).compile().as_text())
-    sends = {name for name, body in parts.items() if COLLECTIVE.search(body)}
-    assert sends == {"ENTRY"}, "the search ends with its results on all devices"
-    assert sum(" conditional(" in body for body in parts.values()) >= 2, "in the encoder and at each position"
+        text = search.lower(params, put_batch(batch, mesh), **options).compile().as_text()
+    check_sends(text, conditionals=2)
