@@ -302,7 +302,7 @@ def owned_rows(rows: int, mesh: Mesh, rules: Rules = Rules()) -> slice:
       ConfigError: if the rows do not divide by the devices that share them.
     """
     sharding = NamedSharding(mesh, rules.spec(("batch",)))
-    ways = math.prod(mesh.shape[axis] for axis in ("data", "fsdp"))
+    ways = math.prod(mesh.shape[axis] for axis in _axes(rules.batch))
     if rows % ways:
         raise ConfigError(
             f"batches of {rows} rows do not divide by the {ways} devices that share them: make --data.batch-tokens "
