@@ -57,7 +57,7 @@ class Choice:
         parts = ", ".join(
             f"{name} {1e3 * one:.2f}" for name, one in zip(self.names, self.seconds, strict=True)
         )
-        flags = f"--mesh.branches True --mesh.model {self.groups}"
+        flags = f"--mesh.branches --mesh.model {self.groups}"
         advice = f"pays: {flags}" if self.pays else f"does not pay ({flags}): to divide rows is faster"
         return (
             f"encoders: {parts} ms; in turn {1e3 * self.in_turn:.2f} ms, in {self.groups} groups side by side the longest "
