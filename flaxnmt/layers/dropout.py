@@ -24,7 +24,7 @@ def _lowbias32(bits: UInt[Array, "..."], between: UInt[Array, ""] | int = 0) -> 
 
 
 def hash_bits(
-    key: UInt[Array, " words"], shape: tuple[int, ...], row: UInt[Array, ""] | int = 0
+    key: UInt[Array, " words"], shape: tuple[int, ...], row: UInt[Array | np.ndarray, ""] | int = 0
 ) -> UInt[Array, "..."]:
     """32 uniform bits for each position of an array of this shape, which begins at this row of a larger one.
 
