@@ -33,6 +33,7 @@ MAY_CHANGE = (
     "mesh.data",
     "mesh.fsdp",
     "mesh.model",
+    "mesh.branches",
     "decoding.batch_size",
 )
 """Fields that may differ from those of the run that is continued: none of them touches what was learned.

@@ -25,7 +25,7 @@ from flaxnmt.models.config import uses_splash
 from flaxnmt.models.families import example_inputs
 from flaxnmt.run_directory import PARAMETERS, PROFILE, RECORD, TOKENIZER, local_run, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
-from flaxnmt.sharding import check_sharded, make_mesh, owned_rows, unbox, use_mesh
+from flaxnmt.sharding import BRANCHES_APART, Rules, check_sharded, make_mesh, owned_rows, unbox, use_mesh
 from flaxnmt.training.checkpoints import Checkpoints
 from flaxnmt.training.failures import in_short
 from flaxnmt.training.freezing import freeze, frozen_mask, held
@@ -73,7 +73,8 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
     if uses_splash(config.model) and jax.default_backend() != "tpu":
         raise ConfigError("--model.document.kernel splash needs a TPU: give --model.document.kernel xla here")
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.model)
-    owned_rows(config.data.rows_multiple, mesh)
+    rules = BRANCHES_APART if config.mesh.branches else Rules()
+    owned_rows(config.data.rows_multiple, mesh, rules)
     begins = arguments.init_from is not None and not has_checkpoint(directory)
     source = local_run(arguments.init_from, PARAMETERS, TOKENIZER) if begins else None
     initial = None if source is None else exported(source)
@@ -100,11 +101,11 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
 
     # One device's peak, measured outside of the mesh: inside, every array belongs to all devices.
     peak = measure_matmul_peak(config.model.dtype) * _units()
-    with use_mesh(mesh):
-        whole = check_sharded(jax.eval_shape(init, jax.random.key(0))["params"], mesh)
+    with use_mesh(mesh, rules):
+        whole = check_sharded(jax.eval_shape(init, jax.random.key(0))["params"], mesh, rules)
         if whole and first:
             log.info("whole on every device: %s", ", ".join(whole))
-        shapes, shardings = state_shardings(init, optimizer, training.ema is not None, mesh)
+        shapes, shardings = state_shardings(init, optimizer, training.ema is not None, mesh, rules)
         if initial is not None:
             check_initial(initial, shapes.params, arguments.init_from)
         larger = "min" if training.metric == "loss" else "max"

@@ -49,6 +49,13 @@ def check_model(config: Config) -> None:
         raise ConfigError(
             f"--data.previous {previous}: give the number of previous sentences, at least 1 with --data.previous-target"
         )
+    if config.mesh.branches:
+        count = len(getattr(model, "encoder_branches", ()))
+        if not 1 < config.mesh.model <= count:
+            raise ConfigError(
+                f"--mesh.branches with --mesh.model {config.mesh.model}: the model has {max(count, 1)} "
+                "(--model.encoder.branches); there are 2 groups of devices or more, each with an encoder"
+            )
     if model.is_document:
         _check_document(config)
     elif config.data.boundaries != "true":

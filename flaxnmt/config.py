@@ -186,6 +186,9 @@ class MeshConfig:
     data: int = -1
     fsdp: int = 1
     model: int = 1
+    branches: bool = False
+    """Encoders that read the same source (--model.encoder.branches) are computed side by side by the devices of `model`,
+    which divides rows everywhere else; it pays where a long recurrence is among them (`tpu.plan` says so)."""
 
 
 @dataclass(frozen=True)

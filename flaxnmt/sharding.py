@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from flaxnmt.errors import ConfigError
 from flaxnmt.typing import PyTree
@@ -40,6 +41,8 @@ class Rules:
     layers: MeshAxes = None
     activation: MeshAxes = None
     """The model dimension of activations, which must not follow `embed` onto the axis of the batch."""
+    branches: MeshAxes = None
+    """Encoders that read the same source; None computes one after the other on every device."""
 
     def items(self) -> tuple[tuple[str, MeshAxes], ...]:
         return tuple((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
@@ -59,6 +62,10 @@ class Rules:
         if len(set(used)) != len(used):
             raise ConfigError(f"logical axes {names} put two dimensions on one mesh axis: {axes}")
         return PartitionSpec(*axes)
+
+
+BRANCHES_APART = Rules(batch=MESH_AXES, mlp=None, heads=None, vocab=None, branches="model")
+"""Encoders side by side on the devices of the `model` axis, which divides rows everywhere else."""
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, model: int = 1, devices: list[jax.Device] | None = None) -> Mesh:
@@ -92,10 +99,10 @@ def use_mesh(mesh: Mesh, rules: Rules = Rules()) -> Iterator[Mesh]:
 def constrain(x: jax.Array, *names: Any) -> jax.Array:
     """Constrains the dimensions of `x` to their logical axes; `...` stands for dimensions that have none.
 
-    Outside of `use_mesh` it is the identity, so that modules serve in projects without a mesh; inside,
-    an unknown name raises rather than leaving the dimension unsharded.
+    Outside of `use_mesh` it is the identity, so that modules serve in projects without a mesh, and so it is where a
+    device is alone (`each_alone`); inside, an unknown name raises rather than leaving the dimension unsharded.
     """
-    if not nn.get_logical_axis_rules():
+    if not nn.get_logical_axis_rules() or jax.sharding.get_abstract_mesh().are_all_axes_manual:
         return x
     if ... in names:
         gap = names.index(...)
@@ -109,18 +116,105 @@ Names = tuple[str | None, ...]
 def over_shards(function: Callable[..., T], inputs: Sequence[Names], output: Names) -> Callable[..., T]:
     """The function on the part of each array that a device has, for what no compiler divides, such as a kernel.
 
-    Outside of `use_mesh` it is the function itself.
+    Outside of `use_mesh`, and where a device is alone, it is the function itself.
 
     Args:
       inputs: logical axes of each of its arguments.
       output: of its result.
     """
     given = nn.get_logical_axis_rules()
-    if not given:
+    if not given or jax.sharding.get_abstract_mesh().are_all_axes_manual:
         return function
     rules = Rules(**dict(given))
     specs = tuple(rules.spec(names) for names in inputs)
     return jax.shard_map(function, in_specs=specs, out_specs=rules.spec(output), check_vma=False)
+
+
+def is_divided() -> bool:
+    """Whether the compiler divides arrays over several devices here, each of which then knows a part of the rows."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.size > 1 and not mesh.are_all_axes_manual
+
+
+def rows_fill(mesh: Mesh | AbstractMesh, rules: Rules = Rules()) -> bool:
+    """Whether every device of a mesh of several has rows of its own: no axis divides the work on a row."""
+    return 1 < mesh.size == math.prod(mesh.shape[axis] for axis in _axes(rules.batch))
+
+
+def _axes(of: MeshAxes) -> tuple[str, ...]:
+    return (of,) if isinstance(of, str) else of or ()
+
+
+def each_alone(function: Callable[[PyTree, PyTree], T]) -> Callable[[PyTree, PyTree], T]:
+    """function(whole, rows) on the rows of each device, as if there were no other: nothing is sent meanwhile.
+
+    So a device skips and stops by what its own rows need, where a program that the compiler divides would have to ask
+    all others. What lies in parts, as parameters do under FSDP, is gathered once before. Outside of `use_mesh`, and
+    where devices share the work on a row (a `model` axis), it is the function itself.
+
+    Args:
+      function: of what every device needs whole, such as parameters, and of arrays whose first axis has the rows of a
+        batch, which divide by the devices; to arrays with such an axis. No row may change another one.
+    """
+    given = nn.get_logical_axis_rules()
+    if not given or not rows_fill(jax.sharding.get_abstract_mesh(), rules := Rules(**dict(given))):
+        return function
+
+    by_rows = rules.spec(("batch",))
+    alone = _alone(function, _axes(rules.batch))
+    return jax.shard_map(alone, in_specs=(PartitionSpec(), by_rows), out_specs=by_rows, check_vma=False)
+
+
+def _alone(function: Callable[..., T], axes: tuple[str, ...]) -> Callable[..., T]:
+    """The function where it knows of its mesh only by which axes its rows are a part of those of the batch."""
+
+    def alone(*args):
+        with nn.logical_axis_rules((("batch", axes),)):
+            return function(*args)
+
+    return alone
+
+
+def first_row(count: int) -> jax.Array:
+    """Where in the batch the `count` rows begin that a device has alone, uint32; 0 where arrays have all rows."""
+    alone = jax.sharding.get_abstract_mesh().are_all_axes_manual
+    axes = dict(nn.get_logical_axis_rules()).get("batch") if alone else None
+    return jnp.asarray(jax.lax.axis_index(axes) * count if axes else 0, jnp.uint32)
+
+
+def branch_groups() -> int:
+    """G, into how many groups the rules divide encoders that read the same source; 1 where one follows the other."""
+    axis = dict(nn.get_logical_axis_rules()).get("branches")
+    return 1 if axis is None else jax.sharding.get_abstract_mesh().shape[axis]
+
+
+def side_by_side(
+    functions: Sequence[Callable[[PyTree, PyTree], PyTree]], whole: PyTree, rows: PyTree
+) -> PyTree:
+    """functions[g](whole, rows) for each of the G groups, all at the same time; results [G, B, ...].
+
+    G devices, one of each group, share rows: each computes its function of all of them. What it needs is gathered before
+    and gradients are added up afterwards, so that nothing is sent while devices do different things.
+
+    Args:
+      functions: G of them, to arrays with a leading axis of rows, of the same shapes.
+      whole: what every device needs whole, such as parameters.
+      rows: arrays, the first of which has a leading axis of rows, B; of the others those of as many.
+    """
+    rules = Rules(**dict(nn.get_logical_axis_rules()))
+    own = tuple(axis for axis in _axes(rules.batch) if axis != rules.branches)
+    count = len(jax.tree.leaves(rows)[0])
+    by_rows = jax.tree.map(
+        lambda leaf: PartitionSpec(own) if leaf.ndim and len(leaf) == count else PartitionSpec(), rows
+    )
+
+    def mine(whole, rows):
+        found = jax.lax.switch(jax.lax.axis_index(rules.branches), functions, whole, rows)
+        return jax.tree.map(lambda y: y[None], found)
+
+    specs = {"in_specs": (PartitionSpec(), by_rows), "out_specs": PartitionSpec(rules.branches, own)}
+    found = jax.shard_map(_alone(mine, own), **specs, check_vma=False)(whole, rows)
+    return jax.tree.map(lambda y: constrain(y, None, "batch", ...), found)
 
 
 def unsharded(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> tuple[list[str], float]:
@@ -208,7 +302,7 @@ def owned_rows(rows: int, mesh: Mesh, rules: Rules = Rules()) -> slice:
       ConfigError: if the rows do not divide by the devices that share them.
     """
     sharding = NamedSharding(mesh, rules.spec(("batch",)))
-    ways = math.prod(mesh.shape[axis] for axis in ("data", "fsdp"))
+    ways = math.prod(mesh.shape[axis] for axis in _axes(rules.batch))
     if rows % ways:
         raise ConfigError(
             f"batches of {rows} rows do not divide by the {ways} devices that share them: make --data.batch-tokens "

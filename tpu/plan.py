@@ -20,7 +20,7 @@ from experiments import configs
 from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.config import Config, MeshConfig
 from flaxnmt.errors import ConfigError
-from tpu import roofline
+from tpu import branches, roofline
 from tpu.program import (
     DoesNotFit,
     Shape,
@@ -28,6 +28,7 @@ from tpu.program import (
     compile_program,
     make_planned_mesh,
     prepare_environment,
+    rules_of,
     train_step,
 )
 from tpu.slices import GIB, Slice, parse_slice
@@ -120,7 +121,7 @@ def measure(arguments: Arguments, config: Config, slice_: Slice) -> Row:
     # Outside of the mesh, whose devices can run nothing: shapes of an optimizer are found by running its init.
     jitted, inputs, parameters = (beam_step if arguments.decode else train_step)(config, mesh, shape)
     try:
-        with use_mesh(mesh):
+        with use_mesh(mesh) if arguments.decode else use_mesh(mesh, rules_of(config)):
             program = compile_program(jitted, inputs, parameters)
     except DoesNotFit as error:
         return row | {"fits": False, "used": error.used, "said": str(error)}
@@ -200,6 +201,11 @@ def said_of(row: Row, slice_: Slice, config: Config, arguments: Arguments) -> li
         f"work: {row['flops'] / 1e9:.1f} GFLOP a chip; estimated {1e3 * row['seconds']:.1f} ms a step, "
         f"{row['tokens_per_second']:,.0f} target positions/s ({poles}; products at {arguments.efficiency:.0%} of the peak)",
     ]
+    choice = branches.choice(
+        config, shape_of(config, arguments), slice_, arguments.slices, arguments.efficiency
+    )
+    if choice is not None and not arguments.decode:
+        lines.append(choice.said())
     return lines + ([] if arguments.price is None else [price(row, config, arguments.price)])
 
 
@@ -239,7 +245,12 @@ def plan(arguments: Arguments) -> int:
             file.writelines(json.dumps(row) + "\n" for row in rows)
     rows.sort(key=lambda row: (not row["fits"], row.get("seconds", 0)))
     for row in rows:
-        for line in said_of(row, slice_, config.replace(mesh=MeshConfig(**row["mesh"])), arguments):
+        for line in said_of(
+            row,
+            slice_,
+            config.replace(mesh=MeshConfig(**row["mesh"], branches=config.mesh.branches)),
+            arguments,
+        ):
             print(line)
     return 0 if rows and rows[0]["fits"] else DOES_NOT_FIT
 

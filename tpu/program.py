@@ -124,6 +124,13 @@ def make_planned_mesh(config: Config, slice_: Slice, slices: int):
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
+def rules_of(config: Config):
+    """By which a training lies on its mesh."""
+    from flaxnmt.sharding import BRANCHES_APART, Rules
+
+    return BRANCHES_APART if config.mesh.branches else Rules()
+
+
 def train_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int]:
     """The training step of a run: (jitted, arguments as shapes with shardings, bytes of parameters on a device)."""
     import jax
@@ -131,7 +138,6 @@ def train_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int
     from jax.sharding import NamedSharding
 
     from flaxnmt.models.families import batch_shapes, example_inputs, module
-    from flaxnmt.sharding import Rules
     from flaxnmt.training.objectives import make_objective
     from flaxnmt.training.optimizers import make_optimizer
     from flaxnmt.training.schedules import make_schedule
@@ -148,9 +154,10 @@ def train_step(config: Config, mesh, shape: Shape) -> tuple[Callable, tuple, int
     def init(key):
         return model.init(key, *example_inputs(config.model, config.data.rows_multiple))
 
-    shapes, shardings = state_shardings(init, optimizer, training.ema is not None, mesh)
+    rules = rules_of(config)
+    shapes, shardings = state_shardings(init, optimizer, training.ema is not None, mesh, rules)
     step = TrainStep(objective, optimizer, schedule, training.seed, training.ema)
-    by_rows = NamedSharding(mesh, Rules().spec(("batch",)))
+    by_rows = NamedSharding(mesh, rules.spec(("batch",)))
 
     def placed(leaf, sharding):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

@@ -2,14 +2,13 @@
 
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from flaxnmt.layers.context import Context
 from flaxnmt.layers.sublayer import SubLayer
-from flaxnmt.sharding import constrain
+from flaxnmt.sharding import constrain, is_divided
 from flaxnmt.typing import Array, Bool, Count, Float
 
 
@@ -46,7 +45,7 @@ def sequence_matrices(mask: Bool[Array, "*B L"]) -> tuple[Float[Array, "*B L L"]
 def _half_spectrum(x: Float[Array, "*B L D"]):
     """The first half of the transform of each row, complex; the rest are its conjugates."""
     # XLA transforms whole arrays on every device of a mesh, and TPUs are slow at short transforms: there by products.
-    if jax.sharding.get_abstract_mesh().size > 1:
+    if is_divided():
         return _half_spectrum_by_products(x)
     return lax.platform_dependent(x, tpu=_half_spectrum_by_products, default=jnp.fft.rfft)
 

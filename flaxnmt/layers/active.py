@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from flaxnmt.sharding import is_divided
 from flaxnmt.typing import Array, Bool, Float, PyTree
 
 PIECES = (8, 4, 2, 1)
@@ -28,12 +29,13 @@ def on_active(
 
     The function must take each row by itself: [..., R, D] to arrays [..., R, *rest]. It is computed for as many
     rows as are active, rounded up to a sixteenth of all, and not at all where there are none. It rests on
-    `lax.cond`, which under `vmap` computes everything. On a mesh of several devices, where the rows of one device
-    cannot be counted without asking the others, all rows are computed.
+    `lax.cond`, which under `vmap` computes everything. Where the compiler divides rows over several devices, and those
+    of one cannot be counted without asking the others, all are computed; inside `flaxnmt.sharding.each_alone` every
+    device counts its own.
     """
     if active is None:
         return function(x)
-    if jax.sharding.get_abstract_mesh().size > 1:
+    if is_divided():
         return jax.tree.map(lambda y: _where(active, y), function(x))
     rows, flags = x.reshape(-1, x.shape[-1]), active.reshape(-1)
     unit = -(-flags.size // PARTS)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from flaxnmt.sharding import first_row
 from flaxnmt.typing import Array, Float, PRNGKeyArray, UInt
 
 
@@ -22,8 +23,10 @@ def _lowbias32(bits: UInt[Array, "..."], between: UInt[Array, ""] | int = 0) -> 
     return bits ^ (bits >> 16)
 
 
-def hash_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:
-    """32 uniform bits for each position of an array of this shape.
+def hash_bits(
+    key: UInt[Array, " words"], shape: tuple[int, ...], row: UInt[Array | np.ndarray, ""] | int = 0
+) -> UInt[Array, "..."]:
+    """32 uniform bits for each position of an array of this shape, which begins at this row of a larger one.
 
     The counter is mixed by the multiply-xorshift finaliser "lowbias32" (C. Wellons, hash-prospector, 2018),
     keyed before and between its two rounds. The key is mixed first, because the words of neighbouring seeds
@@ -32,7 +35,7 @@ def hash_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array,
     first = _lowbias32(_lowbias32(key[0]) + key[-1])
     second = _lowbias32(first + key[0])
     strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
-    counter = first
+    counter = first + jnp.uint32(row) * jnp.uint32(strides[0] & 0xFFFFFFFF)
     for axis, stride in enumerate(strides):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
         counter = counter + index * jnp.uint32(stride & 0xFFFFFFFF)
@@ -44,30 +47,34 @@ def hash_normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."
 
     The middle of one of 2^23 equal intervals of (0, 1), through the inverse of the normal distribution.
     """
-    bits = hash_bits(jax.random.key_data(key).reshape(-1), shape) >> 9
+    bits = hash_bits(jax.random.key_data(key).reshape(-1), shape, first_row(shape[0])) >> 9
     return jax.scipy.special.ndtri((bits.astype(jnp.float32) + 0.5) / 2**23)
 
 
-def _scaled(x, key, rate):
-    keep = hash_bits(key, x.shape) >= jnp.uint32(round(rate * 2**32))
+def _scaled(x, key, row, rate):
+    keep = hash_bits(key, x.shape, row) >= jnp.uint32(round(rate * 2**32))
     return jnp.where(keep, x * jnp.asarray(1 / (1 - rate), x.dtype), jnp.zeros((), x.dtype))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _dropout(x, key, rate):
-    return _scaled(x, key, rate)
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _dropout(x, key, row, rate):
+    return _scaled(x, key, row, rate)
 
 
 # The backward pass hashes again: cheaper than writing and reading a mask of the size of x.
 _dropout.defvjp(
-    lambda x, key, rate: (_scaled(x, key, rate), key),
-    lambda rate, key, cotangent: (_scaled(cotangent, key, rate), np.zeros(key.shape, jax.dtypes.float0)),
+    lambda x, key, row, rate: (_scaled(x, key, row, rate), (key, row)),
+    lambda rate, place, cotangent: (
+        _scaled(cotangent, *place, rate),
+        *(np.zeros(leaf.shape, jax.dtypes.float0) for leaf in place),
+    ),
 )
 
 
 def dropout(x: Float[Array, "..."], rate: float, key: PRNGKeyArray) -> Float[Array, "..."]:
     """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate)."""
-    return _dropout(x, jax.random.key_data(key).reshape(-1), rate)
+    row = first_row(x.shape[0])
+    return _dropout(x, jax.random.key_data(key).reshape(-1), row, rate)
 
 
 class Dropout(nn.Module):

@@ -6,10 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxnmt.errors import ConfigError
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.layers.block import Block, layer_norm
 from flaxnmt.layers.context import Aux, Context, KeyValues
 from flaxnmt.layers.stack import Stack
+from flaxnmt.sharding import branch_groups, side_by_side
 from flaxnmt.typing import Array, Float, PyTree
 
 
@@ -105,6 +107,9 @@ class Encoder(nn.Module):
 class Branches(nn.Module):
     """Encoders that all read the same embedded source, and one output made of theirs (Hu et al. 2023).
 
+    Where the rules of a mesh divide `branches` into G groups, encoder i is computed by the devices of group i mod G while
+    others compute other encoders; elsewhere, and where maps are captured, one after the other by every device.
+
     Attributes:
       branches: the encoders.
       combination: of their outputs, see `flaxnmt.encoders.combine`.
@@ -115,9 +120,42 @@ class Branches(nn.Module):
 
     def __call__(self, x: Float[Array, "*B S D"], context: Context) -> tuple[Float[Array, "*B S D"], Aux]:
         """The layers of all encoders, in order, are those of what is reported."""
+        groups = branch_groups()
+        if groups > 1 and not context.capture and not self.is_initializing():
+            return self._side_by_side(x, context, groups)
         outputs, reports = [], ()
         for branch in self.branches:
             y, report = branch.run(x, context)
             outputs.append(y)
             reports += report
         return self.combination(outputs), Aux.of("encoder", reports, context.capture)
+
+    def _side_by_side(self, x: Float[Array, "*B S D"], context: Context, groups: int):
+        if groups > len(self.branches):
+            raise ConfigError(
+                f"--mesh.branches with --mesh.model {groups}: there are {len(self.branches)} encoders side by side "
+                "(--model.encoder.branches), so that some devices would have none"
+            )
+        # Scopes belong to the trace outside: inside, each encoder is a module by itself, with the same keys.
+        modules, variables = zip(*(branch.unbind() for branch in self.branches), strict=True)
+        rngs = [dict(branch.scope.rngs) for branch in self.branches]
+        most = -(-len(modules) // groups)
+
+        def group(first: int):
+            def function(whole, rows):
+                outputs, reports = [], ()
+                for i in range(first, len(modules), groups):
+                    y, report = modules[i].apply(whole[0][i], *rows, rngs=whole[1][i], method="run")
+                    outputs.append(y)
+                    reports += report
+                outputs += [jnp.zeros_like(outputs[0])] * (most - len(outputs))
+                aux = Aux.of("encoder", reports, capture=False)
+                return jnp.stack(outputs, axis=1), aux.used, aux.full
+
+            return function
+
+        found = side_by_side([group(first) for first in range(groups)], (variables, rngs), (x, context))
+        outputs, *work = found
+        used, full = (None if flops is None else flops.sum(0) for flops in work)
+        outputs = [outputs[i % groups, :, i // groups] for i in range(len(modules))]
+        return self.combination(outputs), Aux(used=used, full=full)

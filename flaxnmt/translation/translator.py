@@ -23,7 +23,7 @@ from flaxnmt.decoding.scoring import token_log_probs
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import find_budget
 from flaxnmt.models.seq2seq import PAD
-from flaxnmt.sharding import owned_rows, put_batch, use_mesh
+from flaxnmt.sharding import each_alone, owned_rows, put_batch, use_mesh
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.search import BLANK, Hypothesis, Prefixes, Score, Search
 from flaxnmt.translation.shapes import square_plan
@@ -270,19 +270,26 @@ class Translator:
             )
 
     def _beam_search(self, params, batch, *, max_length, beam_size, n_best, length_penalty):
-        step, cache, rows = self._start(params, batch, beam_size, max_length)
-        return beam_search(
-            step, cache, rows["max_lengths"], max_length=max_length, beam_size=beam_size, n_best=n_best,
-            length_penalty=length_penalty, min_lengths=rows["min_lengths"], prefix=rows["prefix"],
-        )  # fmt: skip
+        def search(params, batch):
+            step, cache, rows = self._start(params, batch, beam_size, max_length)
+            return beam_search(
+                step, cache, rows["max_lengths"], max_length=max_length, beam_size=beam_size, n_best=n_best,
+                length_penalty=length_penalty, min_lengths=rows["min_lengths"], prefix=rows["prefix"],
+            )  # fmt: skip
+
+        return each_alone(search)(params, batch)
 
     def _draw(self, params, batch, seed, *, max_length, samples, temperature, top_k, top_p):
-        step, cache, rows = self._start(params, batch, samples, max_length)
-        return sample(
-            step, cache, jax.random.key(seed), rows["rows"], rows["max_lengths"], max_length=max_length,
-            samples=samples, temperature=temperature, top_k=top_k, top_p=top_p,
-            min_lengths=rows["min_lengths"], prefix=rows["prefix"],
-        )  # fmt: skip
+        def draw(params_and_seed, batch):
+            params, seed = params_and_seed
+            step, cache, rows = self._start(params, batch, samples, max_length)
+            return sample(
+                step, cache, jax.random.key(seed), rows["rows"], rows["max_lengths"], max_length=max_length,
+                samples=samples, temperature=temperature, top_k=top_k, top_p=top_p,
+                min_lengths=rows["min_lengths"], prefix=rows["prefix"],
+            )  # fmt: skip
+
+        return each_alone(draw)((params, seed), batch)
 
     def _start(self, params, batch, beams, max_length):
         """Step, cache, and what is known of each row of the search, of which a document has many."""
