@@ -8,15 +8,14 @@ together, because either one alone makes every constraint a silent no-op.
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from flaxnmt.errors import ConfigError
 from flaxnmt.typing import PyTree
@@ -24,7 +23,6 @@ from flaxnmt.typing import PyTree
 MESH_AXES = ("data", "fsdp", "model")
 
 MeshAxes = str | tuple[str, ...] | None
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -110,111 +108,9 @@ def constrain(x: jax.Array, *names: Any) -> jax.Array:
     return nn.with_logical_constraint(x, names, fallback=nn.spmd.RulesFallback.RAISE_ERROR)
 
 
-Names = tuple[str | None, ...]
-
-
-def over_shards(function: Callable[..., T], inputs: Sequence[Names], output: Names) -> Callable[..., T]:
-    """The function on the part of each array that a device has, for what no compiler divides, such as a kernel.
-
-    Outside of `use_mesh`, and where a device is alone, it is the function itself.
-
-    Args:
-      inputs: logical axes of each of its arguments.
-      output: of its result.
-    """
-    given = nn.get_logical_axis_rules()
-    if not given or jax.sharding.get_abstract_mesh().are_all_axes_manual:
-        return function
-    rules = Rules(**dict(given))
-    specs = tuple(rules.spec(names) for names in inputs)
-    return jax.shard_map(function, in_specs=specs, out_specs=rules.spec(output), check_vma=False)
-
-
-def is_divided() -> bool:
-    """Whether the compiler divides arrays over several devices here, each of which then knows a part of the rows."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return mesh.size > 1 and not mesh.are_all_axes_manual
-
-
-def rows_fill(mesh: Mesh | AbstractMesh, rules: Rules = Rules()) -> bool:
-    """Whether every device of a mesh of several has rows of its own: no axis divides the work on a row."""
-    return 1 < mesh.size == math.prod(mesh.shape[axis] for axis in _axes(rules.batch))
-
-
-def _axes(of: MeshAxes) -> tuple[str, ...]:
-    return (of,) if isinstance(of, str) else of or ()
-
-
-def each_alone(function: Callable[[PyTree, PyTree], T]) -> Callable[[PyTree, PyTree], T]:
-    """function(whole, rows) on the rows of each device, as if there were no other: nothing is sent meanwhile.
-
-    So a device skips and stops by what its own rows need, where a program that the compiler divides would have to ask
-    all others. What lies in parts, as parameters do under FSDP, is gathered once before. Outside of `use_mesh`, and
-    where devices share the work on a row (a `model` axis), it is the function itself.
-
-    Args:
-      function: of what every device needs whole, such as parameters, and of arrays whose first axis has the rows of a
-        batch, which divide by the devices; to arrays with such an axis. No row may change another one.
-    """
-    given = nn.get_logical_axis_rules()
-    if not given or not rows_fill(jax.sharding.get_abstract_mesh(), rules := Rules(**dict(given))):
-        return function
-
-    by_rows = rules.spec(("batch",))
-    alone = _alone(function, _axes(rules.batch))
-    return jax.shard_map(alone, in_specs=(PartitionSpec(), by_rows), out_specs=by_rows, check_vma=False)
-
-
-def _alone(function: Callable[..., T], axes: tuple[str, ...]) -> Callable[..., T]:
-    """The function where it knows of its mesh only by which axes its rows are a part of those of the batch."""
-
-    def alone(*args):
-        with nn.logical_axis_rules((("batch", axes),)):
-            return function(*args)
-
-    return alone
-
-
-def first_row(count: int) -> jax.Array:
-    """Where in the batch the `count` rows begin that a device has alone, uint32; 0 where arrays have all rows."""
-    alone = jax.sharding.get_abstract_mesh().are_all_axes_manual
-    axes = dict(nn.get_logical_axis_rules()).get("batch") if alone else None
-    return jnp.asarray(jax.lax.axis_index(axes) * count if axes else 0, jnp.uint32)
-
-
-def branch_groups() -> int:
-    """G, into how many groups the rules divide encoders that read the same source; 1 where one follows the other."""
-    axis = dict(nn.get_logical_axis_rules()).get("branches")
-    return 1 if axis is None else jax.sharding.get_abstract_mesh().shape[axis]
-
-
-def side_by_side(
-    functions: Sequence[Callable[[PyTree, PyTree], PyTree]], whole: PyTree, rows: PyTree
-) -> PyTree:
-    """functions[g](whole, rows) for each of the G groups, all at the same time; results [G, B, ...].
-
-    G devices, one of each group, share rows: each computes its function of all of them. What it needs is gathered before
-    and gradients are added up afterwards, so that nothing is sent while devices do different things.
-
-    Args:
-      functions: G of them, to arrays with a leading axis of rows, of the same shapes.
-      whole: what every device needs whole, such as parameters.
-      rows: arrays, the first of which has a leading axis of rows, B; of the others those of as many.
-    """
-    rules = Rules(**dict(nn.get_logical_axis_rules()))
-    own = tuple(axis for axis in _axes(rules.batch) if axis != rules.branches)
-    count = len(jax.tree.leaves(rows)[0])
-    by_rows = jax.tree.map(
-        lambda leaf: PartitionSpec(own) if leaf.ndim and len(leaf) == count else PartitionSpec(), rows
-    )
-
-    def mine(whole, rows):
-        found = jax.lax.switch(jax.lax.axis_index(rules.branches), functions, whole, rows)
-        return jax.tree.map(lambda y: y[None], found)
-
-    specs = {"in_specs": (PartitionSpec(), by_rows), "out_specs": PartitionSpec(rules.branches, own)}
-    found = jax.shard_map(_alone(mine, own), **specs, check_vma=False)(whole, rows)
-    return jax.tree.map(lambda y: constrain(y, None, "batch", ...), found)
+def axes_of(axes: MeshAxes) -> tuple[str, ...]:
+    """The mesh axes of one logical axis."""
+    return (axes,) if isinstance(axes, str) else axes or ()
 
 
 def unsharded(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> tuple[list[str], float]:
@@ -277,7 +173,7 @@ def tree_shardings(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> PyTree:
         spec = rules.spec(leaf.names) if is_boxed(leaf) else PartitionSpec()
         shape = leaf.value.shape if is_boxed(leaf) else leaf.shape
         for size, entry in zip(shape, spec):
-            axes = (entry,) if isinstance(entry, str) else entry or ()
+            axes = axes_of(entry)
             ways = math.prod(mesh.shape[axis] for axis in axes)
             if size % ways:
                 raise ConfigError(
@@ -302,7 +198,7 @@ def owned_rows(rows: int, mesh: Mesh, rules: Rules = Rules()) -> slice:
       ConfigError: if the rows do not divide by the devices that share them.
     """
     sharding = NamedSharding(mesh, rules.spec(("batch",)))
-    ways = math.prod(mesh.shape[axis] for axis in _axes(rules.batch))
+    ways = math.prod(mesh.shape[axis] for axis in axes_of(rules.batch))
     if rows % ways:
         raise ConfigError(
             f"batches of {rows} rows do not divide by the {ways} devices that share them: make --data.batch-tokens "

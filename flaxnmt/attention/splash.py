@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-from flaxnmt.sharding import over_shards
+from flaxnmt.each_device import over_shards
 from flaxnmt.typing import Array, Bool, Float
 
 BLOCK = 128

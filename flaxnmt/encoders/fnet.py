@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from flaxnmt.each_device import is_divided
 from flaxnmt.layers.context import Context
 from flaxnmt.layers.sublayer import SubLayer
-from flaxnmt.sharding import constrain, is_divided
+from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Bool, Count, Float
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from flaxnmt.sharding import is_divided
+from flaxnmt.each_device import is_divided
 from flaxnmt.typing import Array, Bool, Float, PyTree
 
 PIECES = (8, 4, 2, 1)
@@ -30,7 +30,7 @@ def on_active(
     The function must take each row by itself: [..., R, D] to arrays [..., R, *rest]. It is computed for as many
     rows as are active, rounded up to a sixteenth of all, and not at all where there are none. It rests on
     `lax.cond`, which under `vmap` computes everything. Where the compiler divides rows over several devices, and those
-    of one cannot be counted without asking the others, all are computed; inside `flaxnmt.sharding.each_alone` every
+    of one cannot be counted without asking the others, all are computed; inside `flaxnmt.each_device.each_alone` every
     device counts its own.
     """
     if active is None:

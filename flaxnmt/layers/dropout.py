@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from flaxnmt.sharding import first_row
+from flaxnmt.each_device import first_row
 from flaxnmt.typing import Array, Float, PRNGKeyArray, UInt
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxnmt.each_device import branch_groups, side_by_side
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.layers.block import Block, layer_norm
 from flaxnmt.layers.context import Aux, Context, KeyValues
 from flaxnmt.layers.stack import Stack
-from flaxnmt.sharding import branch_groups, side_by_side
 from flaxnmt.typing import Array, Float, PyTree
 
 

@@ -20,10 +20,11 @@ from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.decoding.beam import beam_search
 from flaxnmt.decoding.sampling import sample
 from flaxnmt.decoding.scoring import token_log_probs
+from flaxnmt.each_device import each_alone
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import find_budget
 from flaxnmt.models.seq2seq import PAD
-from flaxnmt.sharding import each_alone, owned_rows, put_batch, use_mesh
+from flaxnmt.sharding import owned_rows, put_batch, use_mesh
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.search import BLANK, Hypothesis, Prefixes, Score, Search
 from flaxnmt.translation.shapes import square_plan

@@ -12,21 +12,13 @@ from small_models import CONFIG, float32, parameter_shapes, random_params, small
 from flaxnmt.config import DecodingConfig
 from flaxnmt.data.tokenizers import train
 from flaxnmt.data.vocabularies import Vocabularies
+from flaxnmt.each_device import each_alone, is_divided
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.layers.active import on_active
 from flaxnmt.layers.context import Context
 from flaxnmt.layers.feed_forward import FeedForward
 from flaxnmt.models.config import BudgetConfig
-from flaxnmt.sharding import (
-    constrain,
-    each_alone,
-    is_divided,
-    make_mesh,
-    put_batch,
-    tree_shardings,
-    unbox,
-    use_mesh,
-)
+from flaxnmt.sharding import constrain, make_mesh, put_batch, tree_shardings, unbox, use_mesh
 from flaxnmt.translation.search import Sampling
 from flaxnmt.translation.translator import Translator
 
