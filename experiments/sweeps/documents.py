@@ -1,7 +1,7 @@
 """Which context models resolve what a sentence alone does not say: the embedded corpus, three seeds.
 
-Every model of documents starts from the sentence model of its seed and is trained for as many updates with the
-same number of tokens each; the one with a tree starts from the one without, whose parameters it has: to learn at once
+Every model of documents starts from the sentence model of its seed and is trained for as many updates, with batches of
+one size; the one with a tree starts from the one without, whose parameters it has: to learn at once
 what is relevant and how a tree leads there takes it many times longer. Measured: contrastive accuracy by phenomenon
 and distance, s-BLEU and d-BLEU, each with true, no, another document's and shuffled context.
 """
@@ -23,9 +23,10 @@ KINDS = {
 }
 
 CONCATENATION = {
-    "2-to-1": ("--data.previous", "1"),
-    "2-to-2": ("--data.previous", "1", "--data.previous-target"),
+    "2-to-1": ("--data.previous", "1", "--data.batch-tokens", "4096"),
+    "2-to-2": ("--data.previous", "1", "--data.previous-target", "--data.batch-tokens", "4096"),
 }
+"""Trained from nothing, since their vocabulary has a break; in batches of the size of the others'."""
 
 CORPUS = ("--train", "discourse:train:24000")
 """So many documents that few are seen more than a few times: on 3000 the development loss rose again."""
