@@ -1,7 +1,9 @@
 """Token embeddings, and logits from the same table."""
 
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -9,6 +11,29 @@ from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned
 from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Float, Int
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def look_up(table: Float[Array, "V D"], ids: Int[Array, "*B L"], dtype: Any) -> Float[Array, "*B L D"]:
+    """The rows of a table in a type of computation, with a gradient that is summed in the type of the table.
+
+    What moves between devices, where the table lies in parts, is already of the smaller type.
+    """
+    # Whole rows, since a gather of rows cut over the devices of the batch would replicate its result.
+    return jnp.take(constrain(table.astype(dtype), "vocab", "activation"), ids, axis=0)
+
+
+def _look_up_forward(table, ids, dtype):
+    return look_up(table, ids, dtype), (table, ids)
+
+
+def _look_up_backward(dtype, residuals, cotangent):
+    table, ids = residuals
+    zeros = constrain(jnp.zeros_like(table), "vocab", "activation")
+    return zeros.at[ids].add(cotangent.astype(table.dtype)), None
+
+
+look_up.defvjp(_look_up_forward, _look_up_backward)
 
 
 class TokenTable(nn.Module):
@@ -30,9 +55,7 @@ class TokenTable(nn.Module):
 
     def embed(self, ids: Int[Array, "*B L"]) -> Float[Array, "*B L D"]:
         """Rows of the table, times sqrt(D) where they are scaled."""
-        # Whole rows, since a gather of rows cut over the devices of the batch would replicate its result.
-        table = constrain(self.table, "vocab", "activation")
-        rows = jnp.take(table, ids, axis=0).astype(self.dtype)
+        rows = look_up(self.table, ids, self.dtype)
         return rows * self.d_model**0.5 if self.scaled else rows
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:

@@ -47,6 +47,18 @@ def test_parameters_and_logits_are_float32_in_either_compute_type(dtype):
     np.testing.assert_allclose(logits, exact, atol=1e-4)
 
 
+def test_gradients_are_summed_in_float32_in_either_compute_type():
+    """In bfloat16 a sum of ones ends at 256."""
+    table = TokenTable(V, D, scaled=False, dtype=jnp.bfloat16)
+    ids = jnp.full((4, 250), 7)
+
+    def loss(params):
+        return table.apply(params, ids, method="embed").astype(jnp.float32).sum()
+
+    expected = np.where(np.arange(V)[:, None] == 7, 1000.0, 0.0) * np.ones(D)
+    np.testing.assert_array_equal(jax.grad(loss)(PARAMS)["params"]["table"], expected)
+
+
 def test_a_fresh_table_gives_embeddings_and_logits_of_unit_variance():
     table = TokenTable(2000, 64)
     params = table.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32), method="embed")
