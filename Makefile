@@ -42,8 +42,9 @@ demo: install  ## train a model of sentences and one of documents on the generat
 	echo "The dog sleeps in the garden." | $(VENV)/bin/flaxnmt translate --run $(RUN)
 	$(PY) -m experiments.documents $(RUN) $(RUN)-documents
 
+# The fast tests compile much and compute little: what LLVM makes faster is left to test-all.
 test: install  ## the fast tests
-	$(PYTEST) $(PYTEST_ARGS)
+	XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=0" $(PYTEST) $(PYTEST_ARGS)
 
 test-all: install  ## all tests, the slow ones too
 	$(PYTEST) -m "not tpu" $(PYTEST_ARGS)
