@@ -3,6 +3,7 @@
 python -m experiments.tables SWEEP [--results DIR]
 """
 
+import logging
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,9 @@ import tyro
 from experiments.report import table as markdown
 from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.errors import RunError
-from flaxnmt.ledger import Ledger
+from flaxnmt.ledger import Ledger, tidy
+
+log = logging.getLogger("experiments.tables")
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -129,13 +132,18 @@ def main(argv: list[str] | None = None) -> int:
         prog = f"python -m experiments.tables {argv[0]}"
         arguments = parsed(lambda: tyro.cli(Arguments, args=argv[1:], prog=prog, description=__doc__), argv)
         quiet()
-        tables, ledger = sweep.load(argv[0]).tables, Ledger(arguments.results / f"{argv[0]}.jsonl")
-        rows = ledger.tidy()
-        if not rows:
+        loaded, ledger = sweep.load(argv[0]), Ledger(arguments.results / f"{argv[0]}.jsonl")
+        rows = ledger.rows()
+        keys = {trial.key for trial in loaded.all(rows)}
+        current = [row for row in rows if row["key"] in keys]
+        if len(current) < len(rows):
+            log.warning("%d rows are left out: their trials have changed since", len(rows) - len(current))
+        if not current:
             raise RunError(
                 f"{ledger.path}: no finished trial; python -m experiments.sweep {argv[0]} makes some"
             )
-        for table in tables:
+        rows = [one for row in current for one in tidy(row)]
+        for table in loaded.tables:
             if lines := table.lines(rows):
                 print("\n".join([f"### {table.title}", "", *lines, ""]))
         return 0

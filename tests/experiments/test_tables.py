@@ -7,7 +7,7 @@ import pytest
 from experiments import sweep
 from experiments.arguments import parse
 from experiments.tables import CONTRASTIVE, Table, main
-from experiments.trial import Sweep
+from experiments.trial import Sweep, Trial
 
 ROWS = [
     {"key": "a1", "seed": 1, "kind": "a", "t": 2, "scores": {"bleu": 10.0, "p": 0.25}, "minutes": 3},
@@ -26,9 +26,12 @@ TABLES = (
 @pytest.fixture
 def shown(tmp_path, monkeypatch, capsys):
     """Exit code and lines of the command for these rows."""
-    monkeypatch.setattr(sweep, "load", lambda name: Sweep((), lambda run, trial: {}, TABLES))
 
-    def run(rows):
+    def run(rows, trials=ROWS):
+        """Rows of these trials, in their order; the sweep has those of ROWS."""
+        rows = [row | {"key": Trial(f"{row}", "tiny").key} for row in rows]
+        known = tuple(Trial(f"{row}", "tiny") for row in trials)
+        monkeypatch.setattr(sweep, "load", lambda name: Sweep(known, lambda run, trial: {}, TABLES))
         (tmp_path / "tiny.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         code = main(["tiny", "--results", str(tmp_path)])
         said = capsys.readouterr()
@@ -51,6 +54,12 @@ def test_rows_are_settings_and_cells_means_over_seeds(shown):
             "| t | seeds | BLEU |", "| --- | --- | --- |", "| 2 | 2 | 11.5 ± 2.1 |", "",
         ],
     )  # fmt: skip
+
+
+def test_rows_of_trials_that_have_changed_are_left_out(shown, caplog):
+    _, lines = shown(ROWS, ROWS[1:])
+    assert "| a | 2 | 1 |" in "\n".join(lines)
+    assert "1 rows are left out: their trials have changed since" in caplog.text
 
 
 def test_distances_are_in_groups():
