@@ -60,7 +60,8 @@ class TokenTable(nn.Module):
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """x E^T in float32."""
-        table = self.table.astype(self.dtype)
+        # Whole rows here too: of rows cut over the devices of the batch a compiler would add up partial logits.
+        table = constrain(self.table.astype(self.dtype), "vocab", "activation")
         y = jnp.einsum("...d,vd->...v", x.astype(self.dtype), table, preferred_element_type=jnp.float32)
         return constrain(y, "batch", ..., "length", "vocab")
 
