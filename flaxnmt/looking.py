@@ -132,7 +132,8 @@ def of_document(translator: Translator, document: Document) -> dict[str, Any]:
     Returns:
       `sentences`, the pieces of each sentence, and `layers`, for each layer a dictionary by the name of a block:
       `weights` [N, H, M, M] of attention within sentences (or [H, L, L] over the L = N M words of the document,
-      [H, L, N] over its sentences); or, for conditional attention, `index`, `relevance` and `valid` [H, N, M, t]:
+      [H, L, N] over its sentences), and `context_weights` [H, L, N] of additional heads over sentences; or, for
+      conditional attention, `index`, `relevance` and `valid` [H, N, M, t]:
       which sentences each head selects for word m of sentence n, best first. In a tree also `path_node` and
       `path_score` [H, N, M, t, levels], from the root to the sentence.
 
