@@ -25,7 +25,8 @@ def check_model(config: Config) -> None:
     for name in ("dropout", "attention_dropout", "hidden_dropout"):
         rate = getattr(model, name)
         if rate is not None and not 0 <= rate < 1:
-            raise ConfigError(f"--model.{name} {rate}: a rate of dropout is at least 0 and below 1")
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--model.{flag} {rate}: a rate of dropout is at least 0 and below 1")
     for part in parts:
         size = model.d_model // heads[f"{part}.attention.heads"]
         if model.positions == "rotary" and size % 2:
@@ -35,6 +36,8 @@ def check_model(config: Config) -> None:
             )
     if model.relative_clip < 1:
         raise ConfigError(f"--model.relative-clip {model.relative_clip}: give a distance of at least 1")
+    if isinstance(model, DecoderOnlyConfig) and model.window is not None and model.window < 1:
+        raise ConfigError(f"--model.window {model.window}: a symbol sees itself, give at least 1")
     if "encoder" in parts:
         _check_encoder(model)
     of_texts = isinstance(model, EncoderOnlyConfig) or getattr(model, "task", None) == "language"

@@ -26,6 +26,7 @@ def over_shards(function: Callable[..., T], inputs: Sequence[Names], output: Nam
     Outside of `use_mesh`, and where a device is alone, it is the function itself.
 
     Args:
+      function: of arrays, to one.
       inputs: logical axes of each of its arguments.
       output: of its result.
     """

@@ -52,7 +52,8 @@ def of_sentence(translator: Translator, source: str, target: str) -> dict[str, A
         return encoder.maps["encoder"], decoder.maps["decoder"]
 
     ids = [jnp.asarray([tokens], jnp.int32) for _, tokens in pairs]
-    encoder, decoder = translator.model.apply({"params": translator.params}, *ids, method=capture)
+    look = jax.jit(partial(translator.model.apply, method=capture))
+    encoder, decoder = look({"params": translator.params}, *ids)
     # An encoder without attention has no weights.
     none = np.zeros((0, 1, translator.model.config.encoder.attention.heads, *2 * (ids[0].shape[1],)))
     own = attending(encoder)
@@ -73,6 +74,12 @@ def of_gates(
 ) -> list[dict[str, Any]]:
     """How much each gate lets through, over all tokens of these lines, and whether it depends on the token.
 
+    Args:
+      translator: of a model with gates.
+      sources: lines.
+      targets: their translations.
+      budget: one of the model's; its largest if None.
+
     Returns:
       for each gate `stack`, `layer`, `block`, `gate` (`rows`, or `keys` for those of keys and values), `part` (of a
       feed-forward network), `on`, the share of tokens for which it is open, and `mixed`, the share of lines in which
@@ -84,7 +91,7 @@ def of_gates(
     model, vocabularies = translator.model, translator.vocabularies
     if model.config.is_document:
         raise ConfigError("this is a model of documents: the use of gates is counted over lines")
-    place = find_budget(model.config.budgets, model.config.budgets[:1] and 1.0 if budget is None else budget)
+    place = find_budget(model.config.budgets, budget)
     ids = []
     for tokenizer, lines in ((vocabularies.source, sources), (vocabularies.target, targets)):
         tokens = TokenArray.from_lists(tokenizer.encode(list(lines)))
@@ -125,7 +132,8 @@ def of_document(translator: Translator, document: Document) -> dict[str, Any]:
     Returns:
       `sentences`, the pieces of each sentence, and `layers`, for each layer a dictionary by the name of a block:
       `weights` [N, H, M, M] of attention within sentences (or [H, L, L] over the L = N M words of the document,
-      [H, L, N] over its sentences); or, for conditional attention, `index`, `relevance` and `valid` [H, N, M, t]:
+      [H, L, N] over its sentences), and `context_weights` [H, L, N] of additional heads over sentences; or, for
+      conditional attention, `index`, `relevance` and `valid` [H, N, M, t]:
       which sentences each head selects for word m of sentence n, best first. In a tree also `path_node` and
       `path_score` [H, N, M, t, levels], from the root to the sentence.
 

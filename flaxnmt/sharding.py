@@ -56,7 +56,7 @@ class Rules:
         if unknown:
             raise ConfigError(f"unknown logical axes {unknown}: expected some of {sorted(table)}")
         axes = [None if name is None else table[name] for name in names]
-        used = [axis for entry in axes if entry for axis in ((entry,) if isinstance(entry, str) else entry)]
+        used = [axis for entry in axes for axis in axes_of(entry)]
         if len(set(used)) != len(used):
             raise ConfigError(f"logical axes {names} put two dimensions on one mesh axis: {axes}")
         return PartitionSpec(*axes)
@@ -122,7 +122,7 @@ def unsharded(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> tuple[list[s
     for path, leaf in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=is_boxed):
         shape = leaf.value.shape if is_boxed(leaf) else leaf.shape
         spec = rules.spec(leaf.names) if is_boxed(leaf) else PartitionSpec()
-        axes = {axis for entry in spec if entry for axis in ((entry,) if isinstance(entry, str) else entry)}
+        axes = {axis for entry in spec for axis in axes_of(entry)}
         total += math.prod(shape)
         if all(mesh.shape[axis] == 1 for axis in axes):
             found.append((math.prod(shape), jax.tree_util.keystr(path, simple=True, separator="/")))

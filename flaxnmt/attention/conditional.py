@@ -11,12 +11,12 @@ from flaxnmt.attention.dispatch import conditional_attention
 from flaxnmt.attention.distances import DistanceScores
 from flaxnmt.attention.dot_product import attend, attention_scores
 from flaxnmt.attention.multihead import MultiHeadAttention
-from flaxnmt.attention.selection import Selection, select_sentences
+from flaxnmt.attention.selection import Selection, own_sentences, select_sentences
 from flaxnmt.attention.weights import Weights, softmax_weights
 from flaxnmt.layers.active import if_any
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.layers.initializers import partitioned, projection
-from flaxnmt.typing import Array, Bool, Count, Float
+from flaxnmt.typing import Array, Bool, Count, Float, Int
 
 DISPATCH_PAYS = 4
 """Sentences of a document over selected ones from which on dispatching is the faster form (measured on CPU)."""
@@ -98,6 +98,9 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
     t = 1 a softmax cannot see it, so that the selector gets no gradient unless `always_keep_own`. Rows may have
     any shape in which they stand in the order of their documents: [B, N, M, D] or [B * N, T, D].
 
+    As a module by itself, over words x [B, N, M, D] of documents and their mask [B, N, M]:
+    `ConditionalAttention(512, 8, t=4, sentence_encoder=Source2Token(512))(x, x, Context(key_mask=mask))`.
+
     Attributes:
       d_model, heads, dropout, dtype: as in `MultiHeadAttention`, whose parameters these are, so that those of a
         sentence's attention serve; `selector_query` and `selector_key` are added. Dropout has one bit for each
@@ -150,14 +153,8 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
             return False
         return sentences > DISPATCH_PAYS * self.t if self.dispatched is None else self.dispatched
 
-    def _own(self, rows: int, sentences: int):
-        if not self.always_keep_own:
-            return None
-        if rows % sentences:
-            raise ValueError(
-                f"{rows} rows do not divide by {sentences} sentences: give every sentence as many rows"
-            )
-        return jnp.arange(rows)[None] // (rows // sentences)
+    def _own(self, rows: int, sentences: int) -> Int[Array, "1 L"] | None:
+        return own_sentences(rows, sentences)[None] if self.always_keep_own else None
 
     def _look(
         self, x: Float[Array, "B L D"], shared: Any, selection: Selection, context: Context

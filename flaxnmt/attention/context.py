@@ -7,21 +7,14 @@ from flax import linen as nn
 from flax import struct
 
 from flaxnmt.attention.multihead import MultiHeadAttention
+from flaxnmt.attention.selection import own_sentences
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.typing import Array, Bool, Count, Float, PyTree
 
 
 def other_sentences(rows: int, sentences: int) -> Bool[Array, "Q N"]:
-    """True where a row stands in another sentence, for `rows` rows in the order of their N sentences.
-
-    Raises:
-      ValueError: if the rows do not divide by the sentences.
-    """
-    if rows % sentences:
-        raise ValueError(
-            f"{rows} rows do not divide by {sentences} sentences: give every sentence as many rows"
-        )
-    return jnp.arange(rows)[:, None] // (rows // sentences) != jnp.arange(sentences)
+    """True where a row stands in another sentence; rows are those of `own_sentences`."""
+    return own_sentences(rows, sentences)[:, None] != jnp.arange(sentences)
 
 
 @struct.dataclass

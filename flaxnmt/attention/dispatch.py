@@ -120,7 +120,7 @@ def _of_sentences(words, of_words, blocks):
 def _columns(words, distances, word, blocks):
     """Where the scores of each slot for the distances of its words are among those of its head, [B, H, blocks, c, M]."""
     length, columns = distances.shape[2:]
-    query = jnp.broadcast_to(words.places.query[:, None], distances.shape[:3])
+    query = jnp.broadcast_to(words.places.query[..., None, :], distances.shape[:3])
     key = words.places.key.reshape(-1, *words.mask.shape[1:])
     key = _of_sentences(words, key, blocks)
     return word[..., None] * columns + column_of_distance(

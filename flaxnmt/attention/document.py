@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from flaxnmt.attention.multihead import MultiHeadAttention
+from flaxnmt.attention.weights import softmax_weights
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.typing import Array, Count, Float
 
@@ -15,7 +16,11 @@ class DocumentAttention(MultiHeadAttention, kw_only=True):
     Attributes:
       kernel: computes attention from queries, keys, values and the mask of keys, such as
         `flaxnmt.attention.splash.splash_attention`; None for scores that are kept. It knows of no dropout on weights, no
-        scores beside those of queries and keys, and no weights to look at: for what is captured scores are kept.
+        weights but those of a softmax, nothing that positions add (rotary ones add nothing), and no weights to look at:
+        for what is captured scores are kept.
+
+    Raises:
+      ValueError: for a kernel with what it does not know of.
     """
 
     kernel: Callable[..., Array] | None = None
@@ -34,7 +39,13 @@ class DocumentAttention(MultiHeadAttention, kw_only=True):
         if self.dropout and not context.deterministic:
             raise ValueError("a kernel has no dropout on attention weights: set dropout to 0")
         (query,) = self._heads(flat, self.w_query, biases=self.b_query, active=context.active)
-        query, _ = self._placed(query, context.places(flat.shape[1], shared.key.shape[-2]))
+        query, added = self._placed(query, context.places(flat.shape[1], shared.key.shape[-2]))
+        adds_values = self.positions is not None and self.positions.adds_values
+        if added is not None or adds_values or self.weights is not softmax_weights:
+            raise ValueError(
+                "a kernel has no hard weights, and no positions that add to scores or values: leave it out, or take "
+                "soft weights and rotary positions"
+            )
         y = self._output(self.kernel(query, shared.key, shared.value, context.key_mask), context.active)
         return y.reshape(x.shape), None
 

@@ -28,13 +28,14 @@ def select_dense(
     keys: tuple[Float[Array, "B H _ K"], ...],
     masks: tuple[Bool[Array, "B _"], ...],
     t: int,
+    *,
     by: By = "raw",
     count_copies: bool = True,
     own: Int[Array, "#B L"] | None = None,
 ) -> Selection:
     """The selection of `traverse` by scores of all nodes for all words, those of the largest sum of a path first."""
     scores = tuple(attention_scores(query, key) for key in keys)
-    values = traverse_dense(scores, masks, t, by, count_copies, own)
+    values = traverse_dense(scores, masks, t, by=by, count_copies=count_copies, own=own)
     value, index = lax.top_k(values, min(t + (own is not None), values.shape[-1]))
     valid = value > MASKED / 2
     return Selection(jnp.where(valid, index, 0), jnp.where(valid, value, 0), valid)
@@ -99,7 +100,7 @@ class HierarchicalAttention(ConditionalAttention, kw_only=True):
         (selector,) = self._heads(flat, self.w_selector_query, active=context.active)
         own = self._own(flat.shape[1], sentences)
         tree = (shared.node_keys, shared.node_masks)
-        selection = select(selector, *tree, self.t, self.by, self.count_copies, own)
+        selection = select(selector, *tree, self.t, by=self.by, count_copies=self.count_copies, own=own)
         y = self._look(flat, shared, selection, context).reshape(x.shape)
         if not context.capture:
             return y, None

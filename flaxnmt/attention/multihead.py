@@ -31,7 +31,8 @@ class MultiHeadAttention(SubLayer):
       dropout: rate on the attention weights.
       biases: add one in each projection.
       dtype: of the computation; parameters and softmax are float32.
-      positions: what distances of keys from queries change, in attention of rows over themselves; None for nothing.
+      positions: what distances of keys from queries change, in attention of rows over themselves, such as
+        `flaxnmt.attention.rotary.RotaryPositions`; None for nothing.
       weights: from scores to weights, see `flaxnmt.attention.weights`.
     """
 
@@ -137,7 +138,8 @@ class MultiHeadAttention(SubLayer):
             dropped = self.weights_dropout(weights, context.deterministic)
             return self._weighted(dropped, shared.value, places), weights
 
-        y, weights = if_any(context.active, look, query, shared, context.attention_mask(), context.bias)
+        mask = context.attention_mask(query.shape[-2], shared.key.shape[-2])
+        y, weights = if_any(context.active, look, query, shared, mask, context.bias)
         return self._output(y, context.active), weights if context.capture else None
 
     def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:

@@ -26,6 +26,19 @@ class Selection:
     valid: Bool[Array, "B H L t"]
 
 
+def own_sentences(rows: int, sentences: int) -> Int[Array, " Q"]:
+    """The sentence in which each row stands, for `rows` rows in the order of their N sentences.
+
+    Raises:
+      ValueError: if the rows do not divide by the sentences.
+    """
+    if rows % sentences:
+        raise ValueError(
+            f"{rows} rows do not divide by {sentences} sentences: give every sentence as many rows"
+        )
+    return jnp.arange(rows) // (rows // sentences)
+
+
 def take_rows(table: Array, index: Int[Array, "B H *I"]) -> Array:
     """table[b, h, index[b, h]] of a table [B, H, R, ...], the last row where the index is out of range."""
     return jax.vmap(jax.vmap(lambda rows, i: rows.at[i].get(mode="clip")))(table, index)
@@ -119,6 +132,7 @@ def select_sentences(
     sentence_mask: Bool[Array, "B N"],
     t: int,
     own: Int[Array, "#B L"] | None = None,
+    *,
     block: int | None = None,
 ) -> Selection:
     """The t sentences that are most relevant to each word, fewer if N < t: top t of q k^T / sqrt(K) per head.
@@ -133,6 +147,9 @@ def select_sentences(
       t: sentences to keep.
       own: a sentence that each word keeps in the first place, beside the t best of the others: t + 1 choices.
       block: words in a block; by default as many as keep the scores in a cache.
+
+    Raises:
+      ValueError: if t is below 1.
     """
     batch, heads, length, _ = query.shape
     sentences = key.shape[2]

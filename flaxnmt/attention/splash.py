@@ -49,6 +49,7 @@ def splash_attention(
     key: Float[Array, "B H L K"],
     value: Float[Array, "B H L K"],
     key_mask: Bool[Array, "B L"] | None = None,
+    *,
     interpret: bool = False,
 ) -> Float[Array, "B H Q K"]:
     """`dot_product_attention` in which every query sees all keys that are not padding.

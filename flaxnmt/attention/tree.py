@@ -112,6 +112,7 @@ def traverse_dense(
     scores: tuple[Float[Array, "B H L _"], ...],
     masks: tuple[Bool[Array, "B _"], ...],
     t: int,
+    *,
     by: By = "raw",
     count_copies: bool = True,
     own: Int[Array, "#B L"] | None = None,
@@ -277,6 +278,7 @@ def traverse(
     keys: tuple[Float[Array, "B H _ K"], ...],
     masks: tuple[Bool[Array, "B _"], ...],
     t: int,
+    *,
     by: By = "raw",
     count_copies: bool = True,
     own: Int[Array, "#B L"] | None = None,
@@ -300,6 +302,9 @@ def traverse(
         level: t + 1 choices.
       block: words in a block; by default as many as keep what is fetched in a cache.
       whole_level: levels of up to this many nodes, or 2t, are scored whole.
+
+    Raises:
+      ValueError: if t is below 1.
     """
     batch, heads, length, size = query.shape
     if t < 1:

@@ -93,6 +93,8 @@ def static_expansion(
 ) -> Float[Array, "*B L D"]:
     """sigma(S) B_1 + (1 - sigma(S)) B_2 over L = E_Q K^T / sqrt(D) (Hu et al. 2023, eq. 1 to 5).
 
+    L and what it weighs are float32, the result has the dtype of S.
+
     Args:
       key: K.
       values: V_1 and V_2.
@@ -104,12 +106,13 @@ def static_expansion(
     """
     scores = expansion_scores(queries, key)
     first, second = gather(scores, expand(scores, values, bias, mask, epsilon), epsilon)
-    return mixed(selector, first, second)
+    return mixed(selector, first, second).astype(selector.dtype)
 
 
 def expansion_scores(queries: Float[Array, "*#B N D"], key: Float[Array, "*B L D"]) -> Float[Array, "*B N L"]:
-    """L (eq. 1)."""
-    return jnp.einsum("...nd,...ld->...nl", queries, key) / key.shape[-1] ** 0.5
+    """L = E_Q K^T / sqrt(D) (eq. 1), float32."""
+    scores = jnp.einsum("...nd,...ld->...nl", queries, key, preferred_element_type=jnp.float32)
+    return scores / key.shape[-1] ** 0.5
 
 
 def mixed(
@@ -133,7 +136,8 @@ class StaticExpansion(SubLayer):
 
     Enrichment, whose equation is damaged in the published text, is one of two readings: `shared_projection` has
     vectors of its own for queries and biases and one W for both, `shared_vectors` one set of vectors and a W each;
-    `none` leaves the vectors as they are (Hu et al. 2022). Dropout lies on L, F_i and B_i.
+    `none` leaves the vectors as they are (Hu et al. 2022). Dropout lies on L, F_i and B_i. A layer of the paper is this in
+    a pre-norm `Block`, without a feed-forward; `flaxnmt.models.build.encoder` makes stacks, with `COEFFICIENTS`.
 
     Attributes:
       d_model: D.
@@ -189,7 +193,7 @@ class StaticExpansion(SubLayer):
     def keys(self, memory: Float[Array, "*B L D"], context: Context) -> Expanded:
         x, mask = memory.astype(self.dtype), context.key_mask
         queries, bias = self._vectors(x, mask)
-        scores = expansion_scores(queries, self._linear(x, "key")).astype(jnp.float32)
+        scores = expansion_scores(queries, self._linear(x, "key"))
         scores = self.scores_dropout(scores, context.deterministic)
         values = self._linear(x, "first"), self._linear(x, "second")
         expanded = expand(scores, values, bias, mask)

@@ -50,11 +50,15 @@ class GatedBlock(nn.Module):
     One attention (m = 1) or the m parts of a feed-forward network. A sub-layer that `gates_keys` has a second
     gate on the keys and values of each row of its memory, which other rows then see as zeros. Where `Context` is
     deterministic gates are decisions, and with its `skip` what they decide against is not computed; in training
-    they are soft and noisy. It stands wherever a `Block` stands.
+    they are soft and, with a `gate_noise`, noisy, by the rng stream `dropout`. It stands wherever a `Block` stands.
+
+    As a module by itself, `GatedBlock(512, tuple(FeedForward(512, 512) for _ in range(4)), hidden=64)(x,
+    Context(query_mask=mask))` is (output, `Use`).
 
     Attributes:
       d_model: D.
-      sublayers: f_j.
+      sublayers: f_j, each a module of its own, since one that stands twice shares its parameters; for eq. 15 feed-forward
+        networks of inner size F / m.
       hidden: d_h of the control networks.
       dropout: rate on the sum.
       dtype: of the computation.

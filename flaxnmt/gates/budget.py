@@ -33,8 +33,8 @@ def full_budget(budgets: Sequence[Budget]) -> int:
     return max(range(len(budgets)), key=lambda place: budgets[place])
 
 
-def find_budget(budgets: Sequence[Budget], wanted: float | Sequence[float]) -> int:
-    """The place of a budget; one number stands for all parts.
+def find_budget(budgets: Sequence[Budget], wanted: float | Sequence[float] | None) -> int:
+    """The place of a budget; one number stands for all parts, None for the largest budget.
 
     Raises:
       ConfigError: if the model was not trained for it, with those it was trained for.
@@ -43,6 +43,8 @@ def find_budget(budgets: Sequence[Budget], wanted: float | Sequence[float]) -> i
         raise ConfigError(
             "this model has no budgets: leave --budget out, or train with --model.budget.encoder"
         )
+    if wanted is None:
+        return full_budget(budgets)
     parts = len(budgets[0])
     numbers = (wanted,) * parts if isinstance(wanted, (int, float)) else tuple(wanted)
     for place, budget in enumerate(budgets):
@@ -71,7 +73,7 @@ def parse_budget(text: str) -> float | tuple[float, ...]:
 
 
 def draw_budgets(
-    key: PRNGKeyArray, rows: int, levels: Sequence[Sequence[float]], joint: bool = False
+    key: PRNGKeyArray, rows: int, levels: Sequence[Sequence[float]], *, joint: bool = False
 ) -> Int[Array, " B"]:
     """A budget at random for each sequence, as places in `budget_tuples`.
 
@@ -97,6 +99,7 @@ def budget_loss(
     full: Float[Array, " B"],
     fraction: Float[Array, " P"],
     assigned: Int[Array, " B"],
+    *,
     normaliser: Normaliser = "budget",
     two_sided: bool = True,
     per_sequence: bool = False,
@@ -112,6 +115,7 @@ def budget_loss(
       full: FLOPs that it could use; 0 for a row without tokens.
       fraction: p_k.
       assigned: the budget of each sequence.
+      normaliser: what the difference is divided by.
       two_sided: also less than the budget costs; else only more.
       per_sequence: the constraint holds for each sequence by itself, and the mean over those of a budget counts.
     """

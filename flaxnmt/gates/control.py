@@ -11,7 +11,7 @@ from flaxnmt.typing import Array, Bool, Float, Int
 
 
 def noise_scale(step: Int[Array, ""] | int, start: float, end: float, steps: int) -> Float[Array, ""]:
-    """alpha of eq. 3: from `start` at step 0 in a line to `end` at `steps`, constant from there on.
+    """alpha of eq. 3: from `start` at step 0 in a line to `end` at `steps` (1 or more), constant from there on.
 
     Noise pushes the control network to large logits, whose hard decision is then what training has seen.
     """

@@ -13,7 +13,7 @@ from flaxnmt.data.labelled.layout import text_inputs
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, MASK, SPECIALS, Offsets, Tokenizer
 from flaxnmt.errors import ConfigError, DataError
-from flaxnmt.gates.budget import find_budget, full_budget
+from flaxnmt.gates.budget import find_budget
 from flaxnmt.language.contextual import Contextual, contextual, over_batches, plan_of
 from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.translation.shapes import LONGEST
@@ -44,11 +44,7 @@ class Reader:
         self.model, self.params, self.tokenizer, self.labels = model, params, tokenizer, labels
         variables = {"params": params}
         self._logits = partial(jax.jit(model.apply), variables)
-        self._classes = jax.jit(
-            lambda tokens, segments, budget: model.apply(
-                variables, tokens, segments, budget=budget, skip=bool(model.config.budgets)
-            )
-        )
+        self._classes = partial(jax.jit(partial(model.apply, skip=bool(model.config.budgets))), variables)
         self._encode = partial(jax.jit(partial(model.apply, method="encode")), variables)
         self._layers = partial(jax.jit(partial(model.apply, method="layers")), variables)
 
@@ -156,9 +152,8 @@ class Reader:
         others = [None] * len(texts) if seconds is None else seconds
         pairs = [TextExample(text, second) for text, second in zip(texts, others, strict=True)]
         config = self.model.config
-        place = full_budget(config.budgets) if config.budgets else None
-        if budget is not None:
-            place = find_budget(config.budgets, budget)
+        told = config.budgets or budget is not None
+        place = find_budget(config.budgets, budget) if told else None
         longest = config.max_positions if config.positions == "learned" else LONGEST
         rows = text_inputs(pairs, self.tokenizer, min(longest, LONGEST))
         ids, segments = zip(*rows) if rows else ((), ())
@@ -166,13 +161,17 @@ class Reader:
         found = []
         for i in range(len(batches)):
             batch = batches.batch(i)
-            told = None if place is None else np.full(len(batch["tokens"]), place, np.int32)
-            logits = self._classes(batch["tokens"], batch["segments"], told)
+            places = None if place is None else np.full(len(batch["tokens"]), place, np.int32)
+            logits = self._classes(batch["tokens"], batch["segments"], budget=places)
             found.append(np.asarray(jax.nn.softmax(logits)))
         return [(self.labels[row.argmax()], float(row.max())) for row in batches.restore(found)]
 
     def embed(self, texts: Sequence[str], pool: str = "mean") -> Float[np.ndarray, "texts D"]:
-        """A vector a text: the mean over its tokens (`mean`), or the output of [CLS] (`first`)."""
+        """A vector a text: the mean over its tokens, [CLS] and eos among them (`mean`), or that of [CLS] (`first`).
+
+        Raises:
+          ConfigError: for another `pool`.
+        """
         if pool not in ("mean", "first"):
             raise ConfigError(f"pool {pool!r}: mean or first")
         rows = over_batches(lambda tokens: self._encode(tokens)[0], [self.read(text).ids for text in texts])

@@ -39,14 +39,14 @@ class Context:
       query_mask: [*B, Q], False at padding; None where there is none.
       key_mask: [*B, L], False at padding; None where there is none.
       query_positions: [*B or 1, Q], index of each query in its sequence; None for 0, 1, 2, ...
-      key_positions: [*B or 1, L], index of each key.
+      key_positions: [*B or 1, L], index of each key; likewise.
       consecutive: both are the same run of consecutive numbers wherever there is no padding, so that distances need no
         look-up.
       span: distances of keys from queries are below it, in either direction; the number of keys if None.
-      bias: added to the scores of an attention; of the same width as its keys, which words of a document in one line
-        are not.
-      visible: [*B, Q, L], True where a query may look at a key, beside what the other fields say.
-      causal: a query looks only at keys whose position is not above its own.
+      visible: [*B, Q, L], True where a query may look at a key, beside what the other fields say; within a sentence
+        only, attention over documents leaves it out.
+      bias: [*B, H, Q, L], or what broadcasts to it, added to the scores; within a sentence only, too.
+      causal: a query looks only at keys whose position is not above its own; attention over documents refuses it.
       active: [*B, Q] in `rows` or [*B, L] in `keys`, True where a result is wanted; None where all are. Elsewhere a
         sub-layer may leave out its work: keys and values are zeros there, and outputs are not looked at.
       key_gate: [*B, L], a factor of the keys and values of each row of the memory; None for 1.
@@ -72,21 +72,23 @@ class Context:
     skip: bool = struct.field(pytree_node=False, default=False)
     capture: bool = struct.field(pytree_node=False, default=False)
 
-    def attention_mask(self) -> Bool[Array, "*#B 1 #Q L"] | None:
-        """True where a query may look at a key, broadcast against [*B, H, Q, L]; None where all may."""
+    def attention_mask(self, queries: int, keys: int) -> Bool[Array, "*#B 1 #Q L"] | None:
+        """True where one of that many queries may look at a key, to broadcast to [*B, H, Q, L]; None where all may."""
         masks = []
         if self.key_mask is not None:
             masks.append(self.key_mask[..., None, None, :])
         if self.visible is not None:
             masks.append(self.visible[..., None, :, :])
         if self.causal:
-            masks.append(self.key_positions[..., None, None, :] <= self.query_positions[..., None, :, None])
+            places = self.places(queries, keys)
+            masks.append(places.key[..., None, None, :] <= places.query[..., None, :, None])
         return functools.reduce(jnp.logical_and, masks) if masks else None
 
     def places(self, queries: int, keys: int) -> Places:
         """Where that many queries and keys stand."""
         query, key = (
-            positions_of((count,)) if given is None else given
+            # No leading axis: rows without one, such as those under `vmap`, stay so.
+            jnp.arange(count, dtype=jnp.int32) if given is None else given
             for given, count in ((self.query_positions, queries), (self.key_positions, keys))
         )
         unsaid = self.query_positions is None and self.key_positions is None
@@ -100,7 +102,14 @@ class Context:
         """What holds of each row and key, with those of a document in one line: [B, -1] in place of [B, N, M].
 
         What is said of pairs of them, `visible` and `bias`, is of sentences and left out.
+
+        Raises:
+          ValueError: if it is causal, since words would then see those behind them.
         """
+        if self.causal:
+            raise ValueError(
+                "attention over documents is not causal: what it knows of a sentence is of all its words"
+            )
 
         def flat(rows):
             return None if rows is None else rows.reshape(batch, -1)
@@ -168,9 +177,8 @@ class Aux:
         return self.used / jnp.maximum(self.full, 1)
 
     @classmethod
-    def of(cls, stack: str, layers: tuple[PyTree, ...], capture: bool) -> "Aux":
+    def of(cls, stack: str, layers: tuple[PyTree, ...], *, capture: bool) -> "Aux":
         """From what the blocks of each layer of a stack reported."""
-
         uses = [out for out in jax.tree.leaves(layers, is_leaf=_is_use) if _is_use(out)]
         used, full = (
             sum(works) if works else None

@@ -41,6 +41,12 @@ class TokenTable(nn.Module):
 
     Drawn from N(0, 1/D), so that an embedding scaled by sqrt(D) and a logit both start with unit variance; or, where
     embeddings are not `scaled`, from N(0, 0.02^2) as in BERT (Devlin et al. 2019), whose logits are as small.
+
+    Attributes:
+      vocab_size: V.
+      d_model: D.
+      scaled: whether embeddings are multiplied by sqrt(D).
+      dtype: of the computation; the table and logits are float32.
     """
 
     vocab_size: int
@@ -92,7 +98,15 @@ class Embedding(nn.Module):
         marks: Float[Array, "*A D"] | None = None,
         others: Float[Array, "*B L D"] | None = None,
     ) -> Float[Array, "*B L D"]:
-        """`marks` are added to every token of an example [B, D], or of a sentence of it [B, N, D]; `others` to each."""
+        """Embeddings of padded ids.
+
+        Args:
+          ids: of tokens.
+          positions: ids as the module `positions` takes them, such as [*B or 1, L].
+          deterministic: no dropout.
+          marks: added to every token of an example [B, D], or of a sentence of it [B, N, D].
+          others: added to each token.
+        """
         x = self.tokens.embed(ids)
         if marks is not None:
             between = (1,) * (x.ndim - marks.ndim)

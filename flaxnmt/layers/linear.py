@@ -1,4 +1,7 @@
-"""x W for many rows, with a gradient of W that CPUs compute at the speed of the other products."""
+"""x W for many rows, with a gradient of W that CPUs compute at the speed of the other products.
+
+Gradients are those of reverse mode; a custom one has no forward mode (`jax.jvp`).
+"""
 
 import jax
 import jax.numpy as jnp

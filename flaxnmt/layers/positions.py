@@ -72,6 +72,7 @@ class LearnedPositions(nn.Module):
     Attributes:
       d_model: D.
       length: rows of the table.
+      dtype: of the result; the table is float32.
     """
 
     d_model: int

@@ -23,12 +23,23 @@ class Stack(nn.Module):
       repeats: how often; 1 unless scanned.
       scan: run as `lax.scan`.
       remat: compute activations again in the backward pass in place of keeping them.
+
+    Raises:
+      ValueError: for several layers that are scanned, or one that is repeated without.
     """
 
     layers: tuple[nn.Module, ...]
     repeats: int = 1
     scan: bool = False
     remat: bool = False
+
+    def setup(self):
+        if self.scan and len(self.layers) != 1:
+            raise ValueError(f"a scan repeats one layer, and there are {len(self.layers)}: leave scan out")
+        if not self.scan and self.repeats != 1:
+            raise ValueError(
+                f"a layer is repeated {self.repeats} times by a scan alone: set scan, or give as many layers"
+            )
 
     def run(self, body: Callable[..., tuple[Any, PyTree]], carry: Any, per_layer: PyTree = None):
         """carry, out = body(layer, carry, per_layer[i]) for each layer; (carry, outs), outs stacked if scanned.

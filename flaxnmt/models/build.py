@@ -117,14 +117,16 @@ def attention_weights(config: ModelConfig) -> Weights:
     }[config.attention_weights]
 
 
-def attention(config: ModelConfig, kind: AttentionKind, heads: int, own: bool = True) -> SubLayer:
+def attention(
+    config: ModelConfig, kind: AttentionKind, heads: int, *, self_attention: bool = True
+) -> SubLayer:
     """An attention of one of the kinds of `DocumentConfig`; `context` is the block over encodings alone.
 
     Args:
       config: of the model.
       kind: of its attention.
       heads: of it.
-      own: whether it is of rows over themselves, between which there are distances.
+      self_attention: whether it is of rows over themselves, between which there are distances.
     """
     sizes = (config.d_model, heads)
     plain = {
@@ -134,7 +136,7 @@ def attention(config: ModelConfig, kind: AttentionKind, heads: int, own: bool = 
         "weights": attention_weights(config),
         "parent": None,
     }
-    placed = plain | {"positions": attention_positions(config, heads) if own else None}
+    placed = plain | {"positions": attention_positions(config, heads) if self_attention else None}
     if kind == "sentence":
         return MultiHeadAttention(*sizes, **placed)
     document = config.document
@@ -157,10 +159,7 @@ def attention(config: ModelConfig, kind: AttentionKind, heads: int, own: bool = 
     makers = {
         "context": lambda: context(heads),
         "heads": lambda: ContextHeads(*sizes, context=context(document.context_heads), **placed),
-        "conditional": lambda: ConditionalAttention(
-            *sizes,
-            **selecting,
-        ),
+        "conditional": lambda: ConditionalAttention(*sizes, **selecting),
         "hierarchical": lambda: HierarchicalAttention(
             *sizes,
             merge=sentence_encoder(config, document.merge),
@@ -234,7 +233,7 @@ def decoder_layer(config: Seq2SeqConfig) -> DecoderLayer:
     context = config.is_document and document.decoder_context
     return DecoderLayer(
         block(config, levels, attention(config, "sentence", heads)),
-        block(config, levels, attention(config, cross, heads, own=False)),
+        block(config, levels, attention(config, cross, heads, self_attention=False)),
         feed_forward(config, levels, config.decoder.feed_forward),
         context=block(config, levels, attention(config, "context", heads)) if context else None,
         parent=None,
@@ -245,7 +244,8 @@ def stack(config: ModelConfig, makers: Sequence[Callable[[], nn.Module]], alike:
     """Layers in turn, scanned where the model asks for it and they are alike."""
     scan = config.scan and alike
     layers = tuple(make() for make in (makers[:1] if scan else makers))
-    return Stack(layers, repeats=len(makers), scan=scan, remat=config.remat, parent=None)
+    repeats = len(makers) if scan else 1
+    return Stack(layers, repeats=repeats, scan=scan, remat=config.remat, parent=None)
 
 
 def encoder(config: EncodingConfig, kinds: Sequence[EncoderKind]) -> Encoder:

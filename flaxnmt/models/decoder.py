@@ -68,7 +68,13 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of layers, with a last norm where the layers are pre-norm."""
+    """A stack of layers, with a last norm where the layers are pre-norm.
+
+    Attributes:
+      stack: of `DecoderLayer`s.
+      final_norm: normalise the output.
+      dtype: of the computation.
+    """
 
     stack: Stack
     final_norm: bool
@@ -84,11 +90,13 @@ class Decoder(nn.Module):
     def __call__(
         self, x: Float[Array, "*B T D"], memory: Float[Array, "*B S D"], target: Context, source: Context
     ) -> tuple[Float[Array, "*B T D"], Aux]:
+        """All positions at once, given the encoder's output: (output, what the layers report)."""
+
         def body(layer, x, _):
             return layer(x, layer.source_keys(memory, source), target, source)
 
         x, reports = self.stack.run(body, x)
-        return self._finish(x), Aux.of("decoder", self.stack.per_layer(reports), target.capture)
+        return self._finish(x), Aux.of("decoder", self.stack.per_layer(reports), capture=target.capture)
 
     def source_keys(self, memory: Float[Array, "*B S D"], source: Context) -> Any:
         """`DecoderLayer.source_keys` of every layer, to be kept while decoding: without what counts work."""

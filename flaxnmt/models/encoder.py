@@ -61,6 +61,7 @@ class Encoder(nn.Module):
       stack: of `EncoderLayer`s.
       final_norm: normalise the output.
       reported_as: name of what its layers report.
+      dtype: of the computation.
     """
 
     stack: Stack
@@ -81,7 +82,7 @@ class Encoder(nn.Module):
 
     def __call__(self, x: Float[Array, "*B S D"], context: Context) -> tuple[Float[Array, "*B S D"], Aux]:
         y, reports = self.run(x, context)
-        return y, Aux.of(self.reported_as, reports, context.capture)
+        return y, Aux.of(self.reported_as, reports, capture=context.capture)
 
     def outputs(self, x: Float[Array, "*B S D"], context: Context) -> Float[Array, "layers *B S D"]:
         """The input and the output of every layer, before the last norm."""
@@ -128,7 +129,7 @@ class Branches(nn.Module):
             y, report = branch.run(x, context)
             outputs.append(y)
             reports += report
-        return self.combination(outputs), Aux.of("encoder", reports, context.capture)
+        return self.combination(outputs), Aux.of("encoder", reports, capture=context.capture)
 
     def _side_by_side(self, x: Float[Array, "*B S D"], context: Context, groups: int):
         if groups > len(self.branches):

@@ -72,13 +72,8 @@ class EncoderOnly(nn.Module):
           budget: of each example, as its place in `config.budgets`; the largest if None.
         """
         mask = tokens != PAD
-        words = build.attention_ids(self.config, mask)
-        context = Context(
-            query_mask=mask,
-            key_mask=mask,
-            query_positions=words,
-            key_positions=words,
-            consecutive=not self.config.is_document,
+        context = self._context(
+            mask,
             visible=None if packed is None else packed[:, :, None] == packed[:, None, :],
             gate_noise=gate_noise,
             deterministic=deterministic,
@@ -87,6 +82,18 @@ class EncoderOnly(nn.Module):
         )
         ids = self._positions(mask, packed, paragraphs)
         return self.encoder(self._embed(tokens, segments, ids, budget, deterministic), context)
+
+    def _context(self, mask: Bool[Array, "*B L"], **options) -> Context:
+        """Of tokens that look at each other."""
+        words = build.attention_ids(self.config, mask)
+        return Context(
+            query_mask=mask,
+            key_mask=mask,
+            query_positions=words,
+            key_positions=words,
+            consecutive=not self.config.is_document,
+            **options,
+        )
 
     def _embed(
         self, tokens, segments, ids, budget=None, deterministic: bool = True
@@ -111,15 +118,7 @@ class EncoderOnly(nn.Module):
         """Embeddings of every token before the first layer and after each (of a single encoder)."""
         mask = tokens != PAD
         x = self._embed(tokens, segments, self._positions(mask, None, None))
-        words = build.attention_ids(self.config, mask)
-        context = Context(
-            query_mask=mask,
-            key_mask=mask,
-            query_positions=words,
-            key_positions=words,
-            consecutive=not self.config.is_document,
-        )
-        return self.encoder.outputs(x, context)
+        return self.encoder.outputs(x, self._context(mask))
 
     def logits(self, hidden: Float[Array, "..."], deterministic: bool = True) -> Float[Array, "..."]:
         """What the head says of encoder output [*B, L, D], float32: [*B, C] of classes; else [*B, L, V or C or 2]."""

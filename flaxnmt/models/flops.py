@@ -46,19 +46,25 @@ def sequence_flops(
         return rows * (logits + body)
     if config.head == "masked":
         logits += 2 * outputs * config.d_model**2
-    return rows * (logits + sum(encoder_flops(config, kinds, length) for kinds in config.encoder_branches))
+    return rows * (logits + source_flops(config, length))
 
 
 def side_flops(config: Seq2SeqConfig, words: int, symbols: int, sentences: int = 1) -> tuple[int, int]:
     """FLOPs of encoder and decoder, logits left out, on one example whose sentences have that many words and symbols."""
-    encoder = sum(encoder_flops(config, kinds, words, sentences) for kinds in config.encoder_branches)
-    branches = build.encoders(config)
-    if isinstance(branches, Branches):
-        encoder += branches.combination.flops(config.d_model, sentences * words, len(branches.branches))
     layer = build.decoder_layer(config)
     blocks = ((layer.attention, symbols), (layer.cross_attention, words), (layer.context, words))
     blocks += ((layer.feed_forward, symbols),)
-    return encoder, config.decoder.layers * _work(blocks, config.d_model, sentences, symbols)
+    decoder = config.decoder.layers * _work(blocks, config.d_model, sentences, symbols)
+    return source_flops(config, words, sentences), decoder
+
+
+def source_flops(config: EncodingConfig, words: int, sentences: int = 1) -> int:
+    """FLOPs of all encoders of a model and of their combination on one example."""
+    work = sum(encoder_flops(config, kinds, words, sentences) for kinds in config.encoder_branches)
+    encoders = build.encoders(config)
+    if not isinstance(encoders, Branches):
+        return work
+    return work + encoders.combination.flops(config.d_model, sentences * words, len(encoders.branches))
 
 
 def encoder_flops(

@@ -44,7 +44,7 @@ class BudgetLoss:
 
     def draw(self, key, rows: int) -> Int[Array, " B"]:
         """A budget for each example, as places in the budgets of the model."""
-        return draw_budgets(key, rows, self.model.config.budget_levels, self.config.joint)
+        return draw_budgets(key, rows, self.model.config.budget_levels, joint=self.config.joint)
 
     def noise(self, step: Int[Array, ""]) -> Float[Array, ""]:
         """Scale of the noise on gates after this many updates."""
@@ -59,12 +59,12 @@ class BudgetLoss:
     def sums(self, budget: Int[Array, " B"], *reports: Aux) -> Sums:
         """The budget loss (eq. 9), and by how much of their whole the parts of the model differ from their budgets."""
         fractions = jnp.asarray(self.model.config.budgets, jnp.float32)
-        options = (self.config.normaliser, self.config.two_sided, self.config.per_sequence)
+        options = {name: getattr(self.config, name) for name in ("normaliser", "two_sided", "per_sequence")}
         loss, rows = 0.0, {}
         for place, (name, aux) in enumerate(zip(self.model.config.parts, reports, strict=True)):
             if aux.used is None:
                 continue
-            loss += budget_loss(aux.used, aux.full, fractions[:, place], budget, *options)
+            loss += budget_loss(aux.used, aux.full, fractions[:, place], budget, **options)
             plan = (fractions[budget, place] * aux.full).sum()
             rows[f"{name}_over_budget"] = (aux.used.sum() - plan) / jnp.maximum(aux.full.sum(), 1)
         return {"budget_loss": loss} | rows

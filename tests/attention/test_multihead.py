@@ -52,6 +52,10 @@ CONTEXTS = {
 }
 
 
+def test_queries_and_keys_are_in_order_where_nothing_else_is_said():
+    np.testing.assert_array_equal(Context(causal=True).attention_mask(Q, L), np.tri(Q, L, dtype=bool)[None])
+
+
 def expected_output(params, x, memory, mask):
     return np.stack([reference.multi_head(params, *example) for example in zip(x, memory, mask)])
 

@@ -237,6 +237,14 @@ def test_a_step_over_a_cache_writes_the_keys_of_its_own_rows():
         np.testing.assert_allclose(new[b, h, row], exact, atol=1e-5)
 
 
+@pytest.mark.parametrize("positions", [RotaryPositions(), ShawPositions(4), TransformerXLPositions(8, 2)])
+def test_rows_without_a_batch_stay_without(positions):
+    x = jnp.ones((5, 8))
+    module = MultiHeadAttention(8, 2, positions=positions)
+    y, _ = jax.eval_shape(module.init_with_output, jax.random.key(0), x, x, Context(causal=True))
+    assert y.shape == x.shape
+
+
 def test_positions_by_default_change_nothing():
     module = MultiHeadAttention(D, H)
     params = float32(random_params(module))

@@ -9,7 +9,9 @@ import pytest
 
 from flaxnmt.attention.document import DocumentAttention
 from flaxnmt.attention.dot_product import dot_product_attention
+from flaxnmt.attention.relative import ShawPositions, TransformerXLPositions
 from flaxnmt.attention.splash import splash_attention
+from flaxnmt.attention.weights import argmax_weights
 from flaxnmt.layers.context import Context
 from flaxnmt.sharding import make_mesh, use_mesh
 
@@ -77,3 +79,24 @@ def test_attention_over_documents_is_the_same_by_the_kernel():
     variables = plain.init(jax.random.key(0), x, x, context)
     expected = jax.jit(plain.apply)(variables, x, x, context)
     np.testing.assert_allclose(jax.jit(fast.apply)(variables, x, x, context), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weights": argmax_weights},
+        {"positions": ShawPositions(4)},
+        {"positions": TransformerXLPositions(8, 2)},
+    ],
+)
+def test_what_a_kernel_does_not_know_of_is_refused(changes):
+    attention = DocumentAttention(8, 2, kernel=lambda query, key, value, mask: value, **changes)
+    x = jnp.ones((1, 2, 3, 8))
+    with pytest.raises(ValueError, match="a kernel has no hard weights, and no positions that add"):
+        jax.eval_shape(attention.init, jax.random.key(0), x, x, Context())
+
+
+def test_attention_over_documents_is_not_causal():
+    x = jnp.ones((1, 2, 3, 8))
+    with pytest.raises(ValueError, match="not causal"):
+        jax.eval_shape(DocumentAttention(8, 2).init, jax.random.key(0), x, x, Context(causal=True))

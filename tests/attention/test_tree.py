@@ -126,11 +126,11 @@ def test_trace_of_traversing_a_tree_of_eleven_sentences(form, by, count_copies):
     keys = tuple(jnp.asarray(level, jnp.float32).reshape(1, 1, -1, 1) for level in TRACE)
     if form == "dense":
         scores = tuple(key[..., 0][:, :, None] for key in keys)
-        values = unmasked(traverse_dense(scores, masks, 2, by, count_copies))
+        values = unmasked(traverse_dense(scores, masks, 2, by=by, count_copies=count_copies))
     else:
         whole_level = 64 if form == "search" else 0
         selection = traverse(
-            jnp.ones((1, 1, 1, 1)), keys, masks, 2, by, count_copies, whole_level=whole_level
+            jnp.ones((1, 1, 1, 1)), keys, masks, 2, by=by, count_copies=count_copies, whole_level=whole_level
         )
         values = as_values(selection, 11)
     kept = {int(i): float(values[0, 0, 0, i]) for i in np.flatnonzero(np.isfinite(values[0, 0, 0]))}
@@ -172,10 +172,12 @@ def test_search_and_dense_form_keep_what_the_paper_keeps(sentences, t, by, count
             for b in range(len(mask))
         ]
     )
-    selection = search(*float32((query, keys)), masks, t, by, count_copies, block=2, whole_level=whole_level)
+    selection = search(
+        *float32((query, keys)), masks, t, by=by, count_copies=count_copies, block=2, whole_level=whole_level
+    )
     assert selection.index.shape == (len(mask), HEADS, WORDS, min(t, sentences))
     np.testing.assert_array_equal(as_values(selection, sentences), expected)
-    dense = traverse_dense(float32(tuple(scores)), masks, t, by, count_copies)
+    dense = traverse_dense(float32(tuple(scores)), masks, t, by=by, count_copies=count_copies)
     np.testing.assert_array_equal(unmasked(dense), expected)
 
 
@@ -210,12 +212,12 @@ def test_gradients_are_those_of_the_dense_form(by, count_copies):
     query, upstream = float32(rng.normal(size=(4, HEADS, 5, 4))), float32(rng.normal(size=(4, HEADS, 5, 11)))
 
     def searched(query, keys):
-        kept = traverse(query, keys, masks, 2, by, count_copies, block=2)
+        kept = traverse(query, keys, masks, 2, by=by, count_copies=count_copies, block=2)
         return jnp.sum(kept.relevance * jnp.take_along_axis(upstream, kept.index, -1))
 
     def dense(query, keys):
         scores = tuple(jnp.einsum("bhlk,bhnk->bhln", query, key) * 0.5 for key in keys)
-        values = traverse_dense(scores, masks, 2, by, count_copies)
+        values = traverse_dense(scores, masks, 2, by=by, count_copies=count_copies)
         return jnp.sum(jnp.where(values == MASKED, 0, values * upstream))
 
     actual = jax.jit(jax.value_and_grad(searched, (0, 1)))(query, keys)

@@ -10,7 +10,7 @@ import reference
 from flaxnmt.encoders.convs2s import GatedConvolution
 from flaxnmt.encoders.fnet import FourierMixing, fourier_mixing
 from flaxnmt.encoders.lstm import LSTM
-from flaxnmt.encoders.static_expansion import StaticExpansion, normalised, static_expansion
+from flaxnmt.encoders.static_expansion import StaticExpansion, expansion_scores, normalised, static_expansion
 from flaxnmt.layers.context import Context
 from flaxnmt.sharding import unbox
 
@@ -179,6 +179,13 @@ def test_rows_of_the_expansion_sum_to_one_and_a_row_of_zeros_stays_zero():
     z = jnp.asarray([[1.0, 3.0, 0.0], [0.0, 0.0, 0.0], [1e-3, 1e-3, 0.0]])
     sums = normalised(z).sum(-1)
     np.testing.assert_allclose(sums, [1, 0, 1], rtol=1e-5)
+
+
+def test_scores_of_an_expansion_are_float32():
+    queries, key = jnp.ones((4, D), jnp.bfloat16), jnp.ones((5, D), jnp.bfloat16)
+    assert jax.eval_shape(expansion_scores, queries, key).dtype == jnp.float32
+    pair = key, key
+    assert jax.eval_shape(static_expansion, key, pair, key, queries, queries).dtype == jnp.bfloat16
 
 
 def test_scores_that_are_all_of_one_sign_leave_the_other_expansion_empty():

@@ -30,7 +30,12 @@ def test_the_loss_of_half_the_computation(normaliser, fraction, expected):
         if per_sequence:
             used = full / 2
         loss = budget_loss(
-            used, full, jnp.asarray([fraction]), jnp.zeros(3, int), normaliser, per_sequence=per_sequence
+            used,
+            full,
+            jnp.asarray([fraction]),
+            jnp.zeros(3, int),
+            normaliser=normaliser,
+            per_sequence=per_sequence,
         )
         np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
@@ -61,15 +66,15 @@ def test_rows_without_tokens_and_budgets_without_rows_have_finite_gradients(per_
 
 def test_half_of_the_draws_of_each_side_are_full():
     budgets = np.asarray(budget_tuples(LEVELS))
-    draw = jax.jit(draw_budgets, static_argnums=(1, 2, 3))
-    drawn = budgets[np.asarray(draw(jax.random.key(0), 8000, LEVELS, False))]
+    draw = jax.jit(draw_budgets, static_argnames=("rows", "levels", "joint"))
+    drawn = budgets[np.asarray(draw(jax.random.key(0), 8000, LEVELS))]
     for side, levels in enumerate(LEVELS):
         shares = [(drawn[:, side] == level).mean() for level in levels]
         np.testing.assert_allclose(shares, [0.5] + [0.5 / (len(levels) - 1)] * (len(levels) - 1), atol=0.03)
     assert abs((drawn == 1).all(1).mean() - 0.25) < 0.03
-    joint = budgets[np.asarray(draw(jax.random.key(0), 8000, LEVELS, True))]
+    joint = budgets[np.asarray(draw(jax.random.key(0), 8000, LEVELS, joint=True))]
     assert abs((joint == 1).all(1).mean() - (0.5 + 0.125)) < 0.03
-    np.testing.assert_array_equal(draw(jax.random.key(0), 5, ((1.0,), (1.0,)), False), 0)
+    np.testing.assert_array_equal(draw(jax.random.key(0), 5, ((1.0,), (1.0,))), 0)
 
 
 def test_noise_grows_in_a_line_and_stays():
@@ -90,6 +95,8 @@ def test_budgets_by_their_numbers():
     budgets = budget_tuples(LEVELS)
     assert len(budgets) == 8 and budgets[full_budget(budgets)] == (1.0, 1.0)
     assert budgets[find_budget(budgets, 0.5)] == (0.5, 0.5)
+    assert find_budget(budgets, None) == full_budget(budgets)
+    assert find_budget(((0.5, 0.75), (0.75, 0.75)), None) == 1
     assert budgets[find_budget(budgets, (1, 0.5))] == (1.0, 0.5)
     assert (parse_budget("0.5"), parse_budget("1,0.25")) == (0.5, (1.0, 0.25))
     with pytest.raises(ConfigError, match=r"not trained for the budget 0.3,0.3; .* 1,1 1,0.5 0.75,1"):

@@ -116,3 +116,12 @@ def test_layers_of_a_stack_draw_differently(scan):
     seen = jnp.stack(Whole().apply({}, jnp.zeros(5), rngs={"dropout": jax.random.key(0)}))
     steps = np.diff(seen, axis=0)
     assert seen.shape == (3, 5) and np.all(np.abs(steps[1] - steps[0]) > 1e-3)
+
+
+@pytest.mark.parametrize(
+    "options, said", [({"repeats": 3}, "repeated 3 times"), ({"scan": True}, "there are 2")]
+)
+def test_layers_that_would_be_left_out_are_refused(options, said):
+    stack = Stack((Noise(), Noise()), **options)
+    with pytest.raises(ValueError, match=said):
+        stack.apply({}, lambda layer, x, _: (layer(x), None), jnp.zeros(5), method="run")

@@ -8,8 +8,8 @@ import pytest
 from small_models import parameter_shapes
 
 from experiments.benchmarks.encoder_costs import xla_flops
-from flaxnmt.models.config import ENCODER_SETS, PRESETS, MixingKind
-from flaxnmt.models.flops import forward_flops
+from flaxnmt.models.config import ENCODER_SETS, PRESETS, EncoderConfig, EncoderOnlyConfig, MixingKind
+from flaxnmt.models.flops import forward_flops, sequence_flops
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.sharding import unbox
 
@@ -77,3 +77,12 @@ def test_work_is_what_xla_counts(name, length):
     model = Seq2Seq(config, vocab, vocab)
     counted = xla_flops(model, unbox(parameter_shapes(model)), length)
     assert abs(forward_flops(config, vocab, (1, length), (1, length)) / counted - 1) < 0.05
+
+
+def test_the_combination_of_an_encoder_alone_counts():
+    def work(combine):
+        encoder = EncoderConfig(branches=("attention:1", "fnet:1"), combine=combine)
+        return sequence_flops(EncoderOnlyConfig(d_model=8, encoder=encoder), 20, (3, 5), outputs=2)
+
+    # A gate for each of two branches, which reads both.
+    assert work("gated") - work("sum") == 3 * 5 * 2 * (2 * 8) * 2

@@ -14,6 +14,7 @@ from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import (
     PRESETS,
     DecoderConfig,
+    DecoderOnlyConfig,
     DocumentConfig,
     EncoderConfig,
     MultiHead,
@@ -149,9 +150,15 @@ def test_a_rate_of_dropout_that_is_none_is_refused_in_one_line(field, rate):
     vocabularies = SimpleNamespace(source=vocabulary, target=vocabulary, shared=True)
     config = Config(model=dataclasses.replace(PRESETS["tiny"], **{field: rate}))
     with pytest.raises(
-        ConfigError, match=rf"--model\.{field} {rate}: a rate of dropout is at least 0 and below 1"
+        ConfigError,
+        match=rf"--model\.{field.replace('_', '-')} {rate}: a rate of dropout is at least 0 and below 1",
     ):
         make_model(config, vocabularies)
+
+
+def test_a_window_of_no_symbol_is_refused():
+    with pytest.raises(ConfigError, match=r"--model\.window 0: a symbol sees itself, give at least 1"):
+        check_model(Config(model=DecoderOnlyConfig(window=0)))
 
 
 @pytest.mark.parametrize(
