@@ -15,7 +15,7 @@ import tyro
 from experiments.measures import scores, speed
 from flaxnmt import open_run
 from flaxnmt.commands import guarded, parsed, quiet
-from flaxnmt.data.discourse import contrastive
+from flaxnmt.data.discourse import MAX_DISTANCE, PHENOMENA, contrastive
 from flaxnmt.data.readers import read
 from flaxnmt.errors import ConfigError
 from flaxnmt.evaluation.contrastive import from_discourse
@@ -24,6 +24,9 @@ from flaxnmt.run import Run
 
 CONTRASTIVE_SETS = 720
 """Closed sets, twenty for each phenomenon and distance: 2400 examples."""
+
+FEWEST_SETS = len(PHENOMENA) * MAX_DISTANCE
+"""As many have each phenomenon at each distance once."""
 
 TEST = ("discourse:test:60",)
 
@@ -98,6 +101,11 @@ def main(argv: list[str] | None = None) -> int:
         arguments = parsed(lambda: tyro.cli(Arguments, args=argv, prog=prog, description=__doc__), argv)
         if not arguments.runs:
             raise ConfigError("no run: give one or more run directories")
+        if arguments.sets < FEWEST_SETS:
+            raise ConfigError(
+                f"--sets {arguments.sets}: the table has a place for every phenomenon at every distance, give at least "
+                f"{FEWEST_SETS}"
+            )
         quiet()
         found = {str(path): contrastive_accuracy(open_run(path), arguments.sets) for path in arguments.runs}
         count = next(iter(found[str(arguments.runs[0])].values()))["examples"]
