@@ -13,6 +13,7 @@ from typing import Annotated
 import tyro
 
 from experiments.measures import scores, speed
+from experiments.tables import FAR
 from flaxnmt import open_run
 from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.data.discourse import MAX_DISTANCE, PHENOMENA, contrastive
@@ -72,19 +73,14 @@ class Arguments:
     """Show tracebacks."""
 
 
-GROUPS = {"1-4": range(1, 5), "5-8": range(5, 9), "9-12": range(9, 13)}
-
-
 def table(runs: dict[str, dict]) -> str:
     """Markdown of `contrastive_accuracy` of each run: phenomena, distances in sentences, all."""
     first = next(iter(next(iter(runs.values())).values()))
     phenomena = [name for name in first if name not in ("all", "by_distance", "examples")]
-    lines = [["run", "context", *phenomena, *(f"distance {name}" for name in GROUPS), "all"]]
+    lines = [["run", "context", *phenomena, *(f"distance {name}" for name, _ in FAR), "all"]]
     for run, kinds in runs.items():
         for kind, cells in kinds.items():
-            distances = [
-                sum(cells["by_distance"][str(d)] for d in group) / len(group) for group in GROUPS.values()
-            ]
+            distances = [sum(cells["by_distance"][str(d)] for d in group) / len(group) for _, group in FAR]
             values = [*(cells[name] for name in phenomena), *distances, cells["all"]]
             lines.append([run, kind, *(f"{value:.1f}" for value in values)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
