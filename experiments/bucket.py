@@ -65,11 +65,19 @@ class Bucket(Shared):
             status = path.stat()
             stamp = (status.st_mtime, status.st_size)
             if path.name != BUCKET and self._known.get(path) != stamp:
-                copy(path, self.address / path.relative_to(self.local).as_posix())
+                copy(path, self._there(path))
                 self._known[path] = stamp
+        # A vocabulary of another kind has another name, and the one before it would be found first.
+        for path in [path for path in self._known if not path.exists()]:
+            self._there(path).unlink(missing_ok=True)
+            del self._known[path]
 
     def fetch(self, name: str) -> None:
         copy(self.address / name, self.local / name)
+
+    def _there(self, path: Path) -> epath.Path:
+        """Where a file of the local directory is on the bucket."""
+        return self.address / path.relative_to(self.local).as_posix()
 
     def _pull(self) -> None:
         try:

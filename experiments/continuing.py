@@ -1,12 +1,18 @@
 """Which run a training may continue, and what of an earlier start it may use."""
 
+import contextlib
+import fcntl
 import json
+import logging
+import os
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from etils import epath
 
-from flaxnmt.checks import check_model
+from flaxnmt.checks import check_model, check_ranges
 from flaxnmt.config import Config
 from flaxnmt.config_io import differences
 from flaxnmt.data.labelled.rows import LabelledRows
@@ -14,6 +20,8 @@ from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.errors import ConfigError, RunError, UserError
 from flaxnmt.run_directory import BUCKET, CHECKPOINTS, RECORD, TOKENIZER, read_config
 from flaxnmt.training.checkpoints import absolute
+
+log = logging.getLogger(__name__)
 
 MAY_CHANGE = (
     "training.max_steps",
@@ -41,6 +49,9 @@ MAY_CHANGE = (
 Schedules that fall to their end do so with the last step, so that there max_steps may not.
 """
 
+PATIENCE = 10.0
+"""Seconds in which a training that was killed may still be on its way out of the run directory."""
+
 
 def check(config: Config, directory: Path) -> None:
     """Refuses a configuration that cannot be trained, or another one than that of the run it would continue."""
@@ -55,6 +66,7 @@ def check(config: Config, directory: Path) -> None:
             f"training.metric {training.metric} needs translations: "
             "give --training.metric loss, or more than 0 --training.evaluate-translations"
         )
+    check_ranges(config)
     check_model(config)
     if not has_checkpoint(directory):
         return
@@ -100,26 +112,58 @@ def checkpoints_of(directory: Path) -> epath.Path:
     return absolute(bucket.read_text(encoding="utf-8") if bucket.exists() else directory) / CHECKPOINTS
 
 
-def make_directory(directory: Path, config: Config, init_from: Path | None = None) -> None:
+@contextlib.contextmanager
+def made_directory(directory: Path, config: Config, init_from: Path | None = None) -> Iterator[None]:
     """Makes the run directory, with the vocabulary of the run whose parameters it starts from, if there is one.
 
-    What a start left that came to no checkpoint counts only for the same configuration.
+    What a start left that came to no checkpoint counts only for the same configuration. Until it is left no other
+    training of this machine may come in.
 
     Raises:
-      RunError: if it cannot be made.
+      RunError: if it cannot be made, or another training is in it.
     """
+    with contextlib.ExitStack() as stack:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_alone(directory))
+            if not has_checkpoint(directory):
+                if init_from is not None or not is_saved(config, directory):
+                    shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
+                if init_from is not None:
+                    shutil.copytree(init_from / TOKENIZER, directory / TOKENIZER)
+        except OSError as error:
+            raise RunError(
+                f"{directory}: no run directory can be made there ({error.strerror}); give another --run"
+            ) from None
+        yield
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Keeps others out of a directory; the system lets go of that of a process that is killed."""
+    handle = os.open(directory, os.O_RDONLY)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if has_checkpoint(directory):
-            return
-        if init_from is not None or not is_saved(config, directory):
-            shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
-        if init_from is not None:
-            shutil.copytree(init_from / TOKENIZER, directory / TOKENIZER)
+        deadline = time.monotonic() + PATIENCE
+        while not _locked(handle):
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"{directory}: another training is at work there: wait for its end, or give another --run"
+                )
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     except OSError as error:
-        raise RunError(
-            f"{directory}: no run directory can be made there ({error.strerror}); give another --run"
-        ) from None
+        # Some file systems of networks have no locks.
+        log.debug("the run directory cannot be locked: %s", error)
+    return True
 
 
 def is_saved(config: Config, directory: Path) -> bool:

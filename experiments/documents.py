@@ -13,9 +13,10 @@ from typing import Annotated
 import tyro
 
 from experiments.measures import scores, speed
+from experiments.tables import FAR
 from flaxnmt import open_run
 from flaxnmt.commands import guarded, parsed, quiet
-from flaxnmt.data.discourse import contrastive
+from flaxnmt.data.discourse import MAX_DISTANCE, PHENOMENA, contrastive
 from flaxnmt.data.readers import read
 from flaxnmt.errors import ConfigError
 from flaxnmt.evaluation.contrastive import from_discourse
@@ -24,6 +25,9 @@ from flaxnmt.run import Run
 
 CONTRASTIVE_SETS = 720
 """Closed sets, twenty for each phenomenon and distance: 2400 examples."""
+
+FEWEST_SETS = len(PHENOMENA) * MAX_DISTANCE
+"""As many have each phenomenon at each distance once."""
 
 TEST = ("discourse:test:60",)
 
@@ -69,19 +73,14 @@ class Arguments:
     """Show tracebacks."""
 
 
-GROUPS = {"1-4": range(1, 5), "5-8": range(5, 9), "9-12": range(9, 13)}
-
-
 def table(runs: dict[str, dict]) -> str:
     """Markdown of `contrastive_accuracy` of each run: phenomena, distances in sentences, all."""
     first = next(iter(next(iter(runs.values())).values()))
     phenomena = [name for name in first if name not in ("all", "by_distance", "examples")]
-    lines = [["run", "context", *phenomena, *(f"distance {name}" for name in GROUPS), "all"]]
+    lines = [["run", "context", *phenomena, *(f"distance {name}" for name, _ in FAR), "all"]]
     for run, kinds in runs.items():
         for kind, cells in kinds.items():
-            distances = [
-                sum(cells["by_distance"][str(d)] for d in group) / len(group) for group in GROUPS.values()
-            ]
+            distances = [sum(cells["by_distance"][str(d)] for d in group) / len(group) for _, group in FAR]
             values = [*(cells[name] for name in phenomena), *distances, cells["all"]]
             lines.append([run, kind, *(f"{value:.1f}" for value in values)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -98,6 +97,11 @@ def main(argv: list[str] | None = None) -> int:
         arguments = parsed(lambda: tyro.cli(Arguments, args=argv, prog=prog, description=__doc__), argv)
         if not arguments.runs:
             raise ConfigError("no run: give one or more run directories")
+        if arguments.sets < FEWEST_SETS:
+            raise ConfigError(
+                f"--sets {arguments.sets}: the table has a place for every phenomenon at every distance, give at least "
+                f"{FEWEST_SETS}"
+            )
         quiet()
         found = {str(path): contrastive_accuracy(open_run(path), arguments.sets) for path in arguments.runs}
         count = next(iter(found[str(arguments.runs[0])].values()))["examples"]

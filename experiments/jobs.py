@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from flaxnmt.training.preemption import PREEMPTED
 
@@ -26,10 +27,22 @@ def claim(path: Path) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
+        if not _is_at(file, path):
+            # Its owner has removed it since it was opened, and another process may hold the next one of this name.
+            yield False
+            return
         try:
             yield True
         finally:
             path.unlink(missing_ok=True)
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    """Whether an open file is still the one of its name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def cores() -> set[int]:

@@ -10,7 +10,7 @@ import jax
 
 from experiments.arguments import Arguments, parse
 from experiments.bucket import share
-from experiments.continuing import check, check_corpus, checkpoints_of, has_checkpoint, make_directory
+from experiments.continuing import check, check_corpus, checkpoints_of, has_checkpoint, made_directory
 from experiments.history import History
 from experiments.initial import check_initial, exported, frozen_parameters, initial_params
 from experiments.loop import Loop
@@ -58,11 +58,13 @@ def train(arguments: Arguments, argv: list[str]) -> int:
     with Phases() as phases:
         if arguments.processes is not None:
             join(arguments.coordinator, arguments.processes, arguments.process, arguments.join_seconds)
-        with leaving_at_once():
-            return prepare_and_train(arguments, argv, phases)
+        with leaving_at_once(), contextlib.ExitStack() as until_end:
+            return prepare_and_train(arguments, argv, phases, until_end)
 
 
-def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> int:
+def prepare_and_train(
+    arguments: Arguments, argv: list[str], phases: Phases, until_end: contextlib.ExitStack
+) -> int:
     """`train` within its cluster."""
     config, window = arguments.resolved(), arguments.window()
     shared = share(arguments.run, jax.process_index())
@@ -80,7 +82,7 @@ def prepare_and_train(arguments: Arguments, argv: list[str], phases: Phases) -> 
     initial = None if source is None else exported(source)
     first = jax.process_index() == 0
     if first:
-        make_directory(directory, config, source)
+        until_end.enter_context(made_directory(directory, config, source))
     task = make_task(config, directory, shared.bring)
     check_corpus(task.corpus, directory)
     training = config.training

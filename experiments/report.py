@@ -10,8 +10,13 @@ import logging
 import statistics
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import tyro
+
+from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.errors import RunError
 from flaxnmt.training.metrics import Row, number, read_metrics
 from flaxnmt.training.phases import goodput
@@ -247,17 +252,26 @@ def points(rows: list[Row], kind: str, key: str) -> tuple[list[int], list[float]
     return [row["step"] for row in chosen], [number(row, key) for row in chosen]
 
 
-def main() -> int:
-    """Write the report of the run directory given on the command line."""
-    if len(sys.argv) != 2:
-        print("usage: python -m experiments.report RUN", file=sys.stderr)
-        return 2
-    try:
-        print(write_report(sys.argv[1]))
-    except RunError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+@dataclass(frozen=True)
+class Arguments:
+    run: Annotated[Path, tyro.conf.Positional]
+    """Run directory."""
+    debug: bool = False
+    """Show tracebacks."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Writes the report of the run directory that a command line names; its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+
+    def run() -> int:
+        prog = "python -m experiments.report"
+        arguments = parsed(lambda: tyro.cli(Arguments, args=argv, prog=prog, description=__doc__), argv)
+        quiet()
+        print(write_report(arguments.run))
+        return 0
+
+    return guarded(run, debug="--debug" in argv)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def run(argv: list[str]) -> int:
     if arguments.dry_run:
         return 0
     check(left, arguments.runs, _kept(ledger), ledger)
-    if arguments.jobs > 1:
+    if left and arguments.jobs > 1:
         again = ("-m", "experiments.sweep", *argv, "--jobs", "1", "--log-files")
         return run_jobs(again, min(arguments.jobs, len(left)))
     while left:

@@ -26,6 +26,7 @@ Row = Mapping[str, Any]
 Value = str | Callable[[Row], float | None]
 """A column of a tidy row by its name, or what is computed of the row."""
 
+# Groups of distances, by name.
 FAR = ("1-4", range(1, 5)), ("5-8", range(5, 9)), ("9-12", range(9, 13))
 
 

@@ -1,9 +1,47 @@
 """What no data can make a model of: settings that do not fit together, said before anything is read."""
 
 from flaxnmt.config import Config
+from flaxnmt.config_io import flatten
 from flaxnmt.errors import ConfigError
 from flaxnmt.models import build
 from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig, EncodingConfig, Seq2SeqConfig
+
+COUNTS = (
+    *(
+        f"data.{name}"
+        for name in ("batch_tokens", "buckets", "length_multiple", "max_length", "max_sentences")
+    ),
+    *(f"data.{name}" for name in ("rows_multiple", "stride", "tokenizer.vocab_size")),
+    *(
+        f"training.{name}"
+        for name in ("accumulate", "average_count", "evaluate_every", "log_every", "loss_chunk")
+    ),
+    *(f"training.{name}" for name in ("max_bad_steps", "max_epochs", "max_steps", "patience")),
+    *(f"decoding.{name}" for name in ("batch_size", "beam_size")),
+)
+"""Fields that count something of which there is at least one."""
+
+
+def check_ranges(config: Config) -> None:
+    """Refuses numbers of which nothing, or nonsense, would be made long after the start.
+
+    Raises:
+      ConfigError: with the flag.
+    """
+    values = flatten(config)
+    for name in COUNTS:
+        if values[name] is not None and values[name] < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {values[name]}: give at least 1")
+    if not 0 <= config.training.label_smoothing < 1:
+        raise ConfigError(
+            f"--training.label-smoothing {config.training.label_smoothing}: a share of at least 0 and below 1"
+        )
+    ema = config.training.ema
+    if ema is not None and not 0 < ema < 1:
+        raise ConfigError(f"--training.ema {ema}: a decay above 0 and below 1, such as 0.999")
+    coverage = config.data.tokenizer.character_coverage
+    if not 0 < coverage <= 1:
+        raise ConfigError(f"--data.tokenizer.character-coverage {coverage}: a share above 0 and up to 1")
 
 
 def check_model(config: Config) -> None:

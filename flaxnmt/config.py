@@ -157,8 +157,10 @@ class TrainingConfig:
     keep_last: int = 2
     keep_best: int = 1
     average: Literal["none", "last", "best"] = "none"
-    """What is exported at the end: the best parameters, or the mean of the last or best kept ones."""
+    """What is exported at the end: the best parameters, or the mean of the last or best kept ones. With `ema`, which
+    averages already, always the best."""
     average_count: int = 5
+    """Checkpoints of that mean, so many of which are kept."""
     log_every: int = 20
     tensorboard: bool = False
     max_bad_steps: int = 5

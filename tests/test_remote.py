@@ -177,3 +177,17 @@ def test_a_run_is_shared_through_a_bucket():
     assert epath.Path((second.local / BUCKET).read_text()) == second.address
     with pytest.raises(RunError, match="gs://forbidden/run: the bucket cannot be reached"):
         share("gs://forbidden/run", 0)
+
+
+def test_what_is_removed_from_a_run_is_removed_from_its_bucket():
+    """Or a vocabulary of before would be found beside the one that stands in its place."""
+    address = "gs://my-bucket/runs/corrected"
+    shared = share(address, 0)
+    (shared.local / "shared.model").write_text("of before")
+    shared.save()
+    again = share(address, 0)
+    (again.local / "shared.model").unlink()
+    (again.local / "shared.json").write_text("new")
+    for _ in range(2):
+        again.save()
+        assert [path.name for path in remote.files_below(again.address)] == ["shared.json"]

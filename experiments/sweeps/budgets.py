@@ -10,7 +10,7 @@ every budget: BLEU, chrF, the share of the full computation that was used, and h
 
 from pathlib import Path
 
-from experiments.data import PLACE, with_data
+from experiments.data import multi30k, with_data
 from experiments.measures import of_budgets
 from experiments.tables import Table
 from experiments.trial import Sweep, Trial
@@ -19,13 +19,7 @@ from flaxnmt.data.readers import read_source
 
 SEEDS = (1, 2)
 UPDATES = ("--max-steps", "2000", "--training.evaluate-every", "500")
-
-
-def _files(split: str) -> tuple[str, str]:
-    return tuple(f"{PLACE}/multi30k_en_de/{split}.{side}.gz" for side in ("en", "de"))
-
-
-CORPUS = tuple(word for split in ("train", "dev", "test") for word in (f"--{split}", *_files(split)))
+CORPUS = tuple(word for split in ("train", "dev", "test") for word in (f"--{split}", *multi30k(split)))
 
 VARIANTS = {
     "gated": (),
@@ -79,7 +73,7 @@ def _trials(seed: int) -> list[Trial]:
 
 
 def measure(run: Path, trial: Trial) -> dict:
-    source, target = (list(read_source(Path(file))) for file in with_data(_files("test")))
+    source, target = (list(read_source(Path(file))) for file in with_data(multi30k("test")))
     return of_budgets(open_run(run), source, target)
 
 

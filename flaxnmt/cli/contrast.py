@@ -18,9 +18,9 @@ class Contrast:
     set: str
     """A file of the test set, or discourse[:SPLIT[:SETS]], the closed sets of the embedded corpus."""
     form: Literal["discourse", "contrapro", "bawden", "voita"] = "discourse"
-    """ContraPro (Müller et al. 2018), Bawden et al. 2018 or Voita et al. 2019."""
+    """The embedded corpus, or a file of ContraPro (Müller et al. 2018), Bawden et al. 2018 or Voita et al. 2019."""
     documents: Path | None = None
-    """ContraPro: directory of the OpenSubtitles documents."""
+    """ContraPro: directory of the OpenSubtitles documents, without which every sentence stands alone."""
     controls: bool = False
     """Also with no context, another document's and shuffled context."""
     farthest: int | None = None
@@ -37,6 +37,7 @@ class Contrast:
         from flaxnmt.evaluation.contrastive import format_table
         from flaxnmt.evaluation.controls import KINDS, compare_contrastive_controls
 
+        self._check()
         examples = self._examples()
         run = open_run(self.run)
         kinds = KINDS if self.controls else ("true",)
@@ -52,6 +53,17 @@ class Contrast:
         for kind, table in found.items():
             print(f"{kind} context\n{format_table(table)}\n")
         return 0
+
+    def _check(self) -> None:
+        """Refuses what would do nothing.
+
+        Raises:
+          ConfigError: with the options.
+        """
+        if self.documents is not None and self.form != "contrapro":
+            raise ConfigError(f"--documents belongs to --form contrapro and not to {self.form}: leave it out")
+        if self.form == "contrapro" and self.controls and self.documents is None:
+            raise ConfigError("--controls change a context, and ContraPro has none without --documents DIR")
 
     def _examples(self) -> list:
         from flaxnmt.evaluation import contrastive_formats as formats

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from flaxnmt.cli.files import same_length, writer
+from flaxnmt.cli.files import check_output, same_length, writer
 from flaxnmt.data.documents import Document
 from flaxnmt.errors import ConfigError
 
@@ -16,12 +16,13 @@ class Evaluate:
     run: str
     """Run directory, or the address of one, such as gs://bucket/directory."""
     source: str
-    """Source text; with --documents also documents as JSON lines, tfds:NAME or discourse, without --reference."""
-    reference: Path | None = None
+    """Source text, a file or an address; with --documents also documents as JSON lines, tfds:NAME or discourse, without
+    --reference."""
+    reference: str | None = None
     """Reference text, as many lines."""
     output: Path | None = None
     """Keep the translations here."""
-    baseline: Path | None = None
+    baseline: str | None = None
     """Translations of another system: adds a paired bootstrap test against them."""
     language: str | None = None
     """Target language code: adds tokenised lower-cased BLEU (Moses), as older papers report it."""
@@ -33,7 +34,7 @@ class Evaluate:
     """With --documents: translate with true, no, another document's and shuffled context, and test whether true
     context is better."""
     samples: int = 1000
-    """Samples of the bootstrap."""
+    """Samples of the bootstrap of --baseline and --controls."""
     beam_size: int | None = None
     """Hypotheses kept a line."""
     length_penalty: float | None = None
@@ -46,8 +47,12 @@ class Evaluate:
     def __call__(self) -> int:
         if self.controls and not self.documents:
             raise ConfigError("--controls change the context of documents: give --documents too")
-        if self.documents and self.baseline is not None:
-            raise ConfigError("--baseline compares lines: leave --documents out")
+        if self.paragraphs and not self.documents:
+            raise ConfigError("--paragraphs says where documents end: give --documents too")
+        for name in ("baseline", "language"):
+            if self.documents and getattr(self, name) is not None:
+                raise ConfigError(f"--{name} is of lines: leave --documents out")
+        check_output(self.output, self.source, self.reference, self.baseline)
         scores = self._of_documents() if self.documents else self._of_lines()
         print(json.dumps({"run": self.run} | scores, indent=2, ensure_ascii=False))
         return 0
@@ -60,12 +65,17 @@ class Evaluate:
         if self.reference is None:
             raise ConfigError("no --reference: give the file to score against")
         source, reference = list(read_source(self.source)), list(read_source(self.reference))
-        same_length(Path(self.source), source, self.reference, reference)
+        same_length(self.source, source, self.reference, reference)
+        # What cannot be scored is refused here, and not after it was translated.
+        evaluate(reference, reference, metrics=(), language=self.language)
+        if self.baseline is not None:
+            baseline = list(read_source(self.baseline))
+            same_length(self.reference, reference, self.baseline, baseline)
         outputs = open_run(self.run).translate(source, **self._options())
         self._keep([outputs])
         scores = evaluate(outputs, reference, language=self.language)
         if self.baseline is not None:
-            systems = {"baseline": list(read_source(self.baseline)), "run": outputs}
+            systems = {"baseline": baseline, "run": outputs}
             scores["bootstrap"] = paired_bootstrap(systems, reference, samples=self.samples)
         return scores
 

@@ -1,6 +1,8 @@
 """Files that commands read and write."""
 
+import errno
 import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +25,44 @@ def writer(path: Path | None) -> Iterator[TextIO]:
     try:
         file = path.open("w", encoding="utf-8")
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror}); give another --output") from None
+        raise _unwritable(path, error.errno) from None
     with file:
         yield file
 
 
-def same_length(first: Path, one: list, second: Path, other: list) -> None:
+def check_output(path: Path | None, *inputs: str | Path | int | None) -> None:
+    """Refuses, before anything is computed, a file that cannot be written, or from which there is still to be read.
+
+    inputs: files, or descriptors of such.
+
+    Raises:
+      DataError: with the name of the file.
+    """
+    if path is None:
+        return
+    if path.is_file() and any(_is_same(path, given) for given in inputs if given is not None):
+        raise DataError(f"{path} is what is read, and writing would empty it: name another file")
+    if path.is_dir():
+        raise _unwritable(path, errno.EISDIR)
+    if not path.parent.is_dir():
+        raise _unwritable(path, errno.ENOENT)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise _unwritable(path, errno.EACCES)
+
+
+def _is_same(path: Path, given: str | Path | int) -> bool:
+    try:
+        return os.path.samefile(path, given)
+    except OSError:
+        return False
+
+
+def _unwritable(path: Path, number: int) -> DataError:
+    return DataError(f"{path}: cannot be written ({os.strerror(number)}); name another file")
+
+
+def same_length(first: str | Path, one: list, second: str | Path, other: list) -> None:
+    """Refuses texts that do not match line by line."""
     if len(one) != len(other):
         raise DataError(
             f"{first} has {len(one)} lines and {second} {len(other)}: they must match line by line"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from flaxnmt.cli.files import same_length, writer
+from flaxnmt.cli.files import check_output, same_length, writer
 
 
 @dataclass(frozen=True)
@@ -12,9 +12,9 @@ class Score:
 
     run: str
     """Run directory, or the address of one, such as gs://bucket/directory."""
-    source: Path
-    """Source text."""
-    target: Path
+    source: str
+    """Source text, a file or an address."""
+    target: str
     """Target text, as many lines."""
     output: Path | None = None
     """Where scores go; standard output by default."""
@@ -34,6 +34,7 @@ class Score:
         from flaxnmt.data.readers import read_source
         from flaxnmt.decoding.hypotheses import length_penalties
 
+        check_output(self.output, self.source, self.target)
         source, target = list(read_source(self.source)), list(read_source(self.target))
         same_length(self.source, source, self.target, target)
         scores = open_run(self.run).translator.score(source, target, self.batch_size, self.paragraphs)

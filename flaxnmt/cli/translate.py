@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from flaxnmt.cli.files import writer
+from flaxnmt.cli.files import check_output, writer
 from flaxnmt.errors import ConfigError
 
 BATCHES_A_BLOCK = 16
@@ -19,8 +19,8 @@ class Translate:
 
     run: str
     """Run directory, or the address of one, such as gs://bucket/directory."""
-    input: Path | None = None
-    """Source text, one sentence a line; standard input by default."""
+    input: str | None = None
+    """Source text, one sentence a line, a file or an address; standard input by default."""
     output: Path | None = None
     """Where translations go; standard output by default."""
     paragraphs: bool = False
@@ -37,7 +37,7 @@ class Translate:
     """Fewest tokens of a translation."""
     max_length: int | None = None
     """Most tokens of a translation; by default it follows the source length."""
-    prefix: Path | None = None
+    prefix: str | None = None
     """A file with what each translation must begin with, one line a line."""
     budget: str | None = None
     """Share of the full computation, or one each of encoder and decoder: 0.5, or 1.0,0.25. The largest by default."""
@@ -46,13 +46,13 @@ class Translate:
     sample: bool = False
     """Draw translations at random in place of searching for the best."""
     temperature: float = 1.0
-    """Below 1 sharpens and above 1 flattens what is drawn from."""
+    """With --sample: below 1 sharpens and above 1 flattens what is drawn from."""
     top_k: int | None = None
-    """Draw from this many likeliest tokens."""
+    """With --sample: draw from this many likeliest tokens."""
     top_p: float | None = None
-    """Draw from the likeliest tokens that hold this probability together."""
+    """With --sample: draw from the likeliest tokens that hold this probability together."""
     seed: int = 0
-    """Of the draws."""
+    """With --sample: of the draws."""
     debug: bool = False
     """Show tracebacks."""
 
@@ -63,6 +63,7 @@ class Translate:
         from flaxnmt.gates.budget import parse_budget
         from flaxnmt.translation.search import Sampling
 
+        self._check()
         prefixes = list(read_source(self.prefix)) if self.prefix else None
         run = open_run(self.run)
         if self.used and not run.config.model.budgets:
@@ -103,3 +104,28 @@ class Translate:
             with writer(self.used) as out:
                 out.writelines(" ".join(f"{share:.4f}" for share in found.use) + "\n" for found in scores)
         return 0
+
+    def _check(self) -> None:
+        """Refuses options that would do nothing, or harm.
+
+        Raises:
+          ConfigError, DataError: with the option, or the file.
+        """
+        drawing = {
+            "--temperature": self.temperature != 1.0,
+            "--top-k": self.top_k is not None,
+            "--top-p": self.top_p is not None,
+            "--seed": self.seed != 0,
+        }
+        searching = {
+            "--beam-size": self.beam_size is not None,
+            "--length-penalty": self.length_penalty is not None,
+        }
+        name = next((name for name, given in (searching if self.sample else drawing).items() if given), None)
+        if name is not None:
+            what = "searches, and --sample draws: leave one of them out" if self.sample else "needs --sample"
+            raise ConfigError(f"{name} {what}")
+        # Without --input the shell may have opened the very file.
+        read = (0 if self.input is None else self.input, self.prefix)
+        check_output(self.output, *read)
+        check_output(self.used, *read, self.output)

@@ -31,8 +31,12 @@ def _generated(name: str) -> Iterator[Document]:
     return (item.document for item in discourse.generate(split, int(documents)))
 
 
+def _is_generated(name: str) -> bool:
+    return name == "discourse" or name.startswith("discourse:")
+
+
 def _single(name: str, paragraphs: bool, report: Report) -> Iterator[Document]:
-    if name == "discourse" or name.startswith("discourse:"):
+    if _is_generated(name):
         return _generated(name)
     if name.startswith("tfds:"):
         from flaxnmt.data import tfds
@@ -113,7 +117,7 @@ def read_texts(*paths: str | Path, report: Report = refuse) -> Iterator[Document
     for given in map(str, paths):
         name = without_part(given)
         kind = name.removesuffix(".gz")
-        alone = name.startswith(("tfds:", "discourse")) or kind.endswith((".jsonl", ".tsv"))
+        alone = _is_generated(name) or name.startswith("tfds:") or kind.endswith((".jsonl", ".tsv"))
         documents = _single(name, False, report) if alone else formats.text(locate(name), report)
         yield from _some(islice(documents, *_part([given])), given, report)
 

@@ -34,7 +34,7 @@ def write_parameters(path: str | os.PathLike, params: Params) -> None:
         temporary.unlink(missing_ok=True)
         what = error.strerror or error
         raise RunError(
-            f"{path}: parameters could not be written ({what}); make room and export again"
+            f"{path}: parameters could not be written ({what}); make room and start the same command again"
         ) from error
 
 
@@ -54,10 +54,13 @@ def read_parameters(path: str | os.PathLike) -> dict:
         return nested(arrays)
     except FileNotFoundError:
         raise RunError(
-            f"{path}: no exported parameters; train the run first, or export its checkpoint"
+            f"{path}: no exported parameters; train the run first, to an evaluation at least"
         ) from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path}: not a whole parameter file ({error}); export the run again") from None
+        raise RunError(
+            f"{path}: not a whole parameter file ({error}); bring back a copy, or train on: the next best evaluation "
+            "writes it anew"
+        ) from None
 
 
 def nested(arrays: dict[str, np.ndarray]) -> dict:

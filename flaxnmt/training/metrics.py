@@ -15,6 +15,7 @@ from pathlib import Path
 
 import jax
 
+from flaxnmt.errors import RunError
 from flaxnmt.typing import PyTree
 
 FILE = "metrics.jsonl"
@@ -25,20 +26,30 @@ def read_metrics(run_dir: str | os.PathLike) -> list[Row]:
     """The rows of a run, in the order of writing; a last line torn by a kill is left out.
 
     Returns an empty list where there is no record yet.
+
+    Raises:
+      RunError: for another line that is no row, with its number.
     """
     path = Path(run_dir) / FILE
-    return whole_rows(path.read_bytes())[0] if path.exists() else []
+    return whole_rows(path)[0] if path.exists() else []
 
 
-def whole_rows(content: bytes) -> tuple[list[Row], int]:
-    """The rows of a record, and the number of bytes that they take: up to the first torn line."""
+def whole_rows(path: Path) -> tuple[list[Row], int]:
+    """The rows of a record, and the number of bytes that they take; a torn last line is left out.
+
+    Raises:
+      RunError: for another line that is no row: to stop there would lose all that follow.
+    """
     rows, size = [], 0
-    for line in content.splitlines(keepends=True):
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
         except ValueError:
-            break
-        if not line.endswith(b"\n") or not isinstance(row, dict):
+            row = None
+        if not isinstance(row, dict) or not line.endswith(b"\n"):
+            if number < len(lines):
+                raise RunError(f"{path}:{number}: not a row of a record; take the line out")
             break
         rows.append(row)
         size += len(line)
@@ -145,14 +156,13 @@ def repair(path: Path, resume_step: int | None) -> None:
     """Cut a torn end off a record, and drop the rows that are measured again after `resume_step`."""
     if not path.exists():
         return
-    content = path.read_bytes()
-    rows, size = whole_rows(content)
+    rows, size = whole_rows(path)
     if resume_step is not None and any(past(row, resume_step) for row in rows):
         kept = itertools.filterfalse(lambda row: past(row, resume_step), rows)
         replacement = path.with_suffix(".tmp")
         replacement.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
         replacement.replace(path)
-    elif size < len(content):
+    elif size < path.stat().st_size:
         os.truncate(path, size)
 
 

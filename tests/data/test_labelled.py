@@ -55,6 +55,25 @@ def test_pairs_in_the_columns_of_glue_and_in_json_lines(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("names", ["1 2 3", "0 1 2 3 4 5 6 7 8 9 10 11", "-2 0.5 none"])
+def test_classes_whose_names_are_numbers_are_those_of_their_names(tmp_path, names):
+    rows = "".join(f"text\t{name}\n" for name in names.split())
+    path = file(tmp_path, "a.tsv", f"sentence\tlabel\n{rows}")
+    found = label_names(path)
+    assert " ".join(found) == names
+    assert [found[example.label] for example in read_texts(path, found)] == names.split()
+    with pytest.raises(DataError, match="'12' is none of the labels"):
+        list(read_texts(file(tmp_path, "b.tsv", "sentence\tlabel\ntext\t12\n"), found))
+
+
+def test_a_secret_among_labels_is_said_and_may_be_a_class(tmp_path, caplog):
+    path = file(tmp_path, "a.tsv", "sentence\tlabel\na\t-1\nb\t0\nc\t1\n")
+    assert label_names(path) == ("0", "1")
+    assert "label -1 stands for a secret, so that nothing is learned of the 1 examples" in caplog.text
+    labels = ("-1", "0", "1")
+    assert [example.label for example in read_texts(path, labels)] == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

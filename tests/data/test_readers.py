@@ -10,7 +10,7 @@ import pytest
 
 from flaxnmt.data import files
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.data.readers import read, read_source
+from flaxnmt.data.readers import read, read_source, read_texts
 from flaxnmt.errors import DataError
 
 SHARED_DATA = Path(__file__).parents[2] / "../shared/data"
@@ -290,6 +290,11 @@ def test_gzip_is_known_by_its_content_too(write, tmp_path):
 def test_a_single_text_file_is_no_corpus(write):
     assert "two parallel text files" in refused(write("a.txt", "a\n"))
     assert "two parallel text files" in refused()
+
+
+def test_a_text_may_be_called_discourse(write):
+    (document,) = read_texts(write("discourse_on_method.txt", "one\ntwo\n"))
+    assert [sentence.source for sentence in document] == ["one", "two"]
 
 
 def test_source_lines_from_a_file(write):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ from tiny_runs import TINY, sentences, start, write_corpus, write_lines
 
 from experiments import train
 from experiments.configs import load
+from experiments.continuing import made_directory
 from flaxnmt import cli
 from flaxnmt.commands import guarded
-from flaxnmt.errors import DataError
+from flaxnmt.errors import DataError, RunError
 
 
 def message(capsys, main, *arguments):
@@ -103,6 +105,33 @@ def test_configurations_that_cannot_be_trained(training):
     assert training("--process", 1).startswith("--coordinator and --process belong to several processes")
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--data.rows-multiple", 0, "give at least 1"),
+        ("--training.log-every", 0, "give at least 1"),
+        ("--max-steps", -1, "give at least 1"),
+        ("--decoding.beam-size", 0, "give at least 1"),
+        ("--training.label-smoothing", 1, "a share of at least 0 and below 1"),
+        ("--training.ema", 1, "a decay above 0 and below 1, such as 0.999"),
+        ("--data.tokenizer.character-coverage", 0, "a share above 0 and up to 1"),
+    ],
+)
+def test_numbers_out_of_range(training, option, value, said):
+    flag = option.replace("--max", "--training.max")
+    assert re.fullmatch(rf"{flag} {value}(\.0)?: {said}", training(option, value))
+
+
+def test_a_run_directory_belongs_to_one_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.continuing.PATIENCE", 0.0)
+    config = load("discourse_demo")
+    with made_directory(tmp_path, config), pytest.raises(RunError, match="another training is at work there"):
+        with made_directory(tmp_path, config):
+            pass
+    with made_directory(tmp_path, config):
+        pass
+
+
 def test_what_has_to_be_given(capsys, tmp_path, corpus):
     run = ["--run", tmp_path / "run"]
     assert "Missing from python -m experiments.train text_tiny: --run" in message(
@@ -139,6 +168,60 @@ def test_outputs_that_cannot_be_written(capsys, tmp_path, corpus, trained):
         f"{tmp_path / 'nothing'}: no such run directory"
     )
     assert (tmp_path / "file").read_text() == "what must stay"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "translate --input {file} --output {file}",
+        "translate --input {file} --output {other} --used {other}",
+        "translate --input {other} --prefix {file} --output {file}",
+        "score --source {other} --target {file} --output {file}",
+        "evaluate --source {other} --reference {file} --output {file}",
+    ],
+)
+def test_what_is_read_is_not_written(capsys, tmp_path, command):
+    files = {name: write_lines(tmp_path / name, ["what must stay"]) for name in ("file", "other")}
+    arguments = command.format(**files).split()
+    said = message(capsys, cli.main, *arguments, "--run", tmp_path / "nothing")
+    assert said.endswith(" is what is read, and writing would empty it: name another file")
+    assert all(path.read_text() == "what must stay\n" for path in files.values())
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("translate --temperature 0.5", "--temperature needs --sample"),
+        ("translate --seed 2", "--seed needs --sample"),
+        ("translate --sample --beam-size 2", "--beam-size searches, and --sample draws: leave one of them out"),
+        ("evaluate --source {file} --paragraphs", "--paragraphs says where documents end: give --documents too"),
+        ("evaluate --source {file} --documents --language de", "--language is of lines: leave --documents out"),
+        ("contrast --set x --form voita --documents {file}", "--documents belongs to --form contrapro and not to voita"),
+        ("contrast --set x --form contrapro --controls", "--controls change a context, and ContraPro has none"),
+    ],
+)  # fmt: skip
+def test_options_that_would_do_nothing(capsys, tmp_path, command, said):
+    arguments = command.format(file=tmp_path).split()
+    assert message(capsys, cli.main, *arguments, "--run", tmp_path / "nothing").startswith(said)
+
+
+def test_what_cannot_be_scored_is_not_translated_first(capsys, tmp_path):
+    files = {name: write_lines(tmp_path / name, ["one"] * count) for name, count in (("one", 1), ("two", 2))}
+    command = [
+        "evaluate",
+        "--run",
+        tmp_path / "nothing",
+        "--source",
+        files["one"],
+        "--reference",
+        files["one"],
+    ]
+    said = message(capsys, cli.main, *command, "--baseline", files["two"])
+    assert said == f"{files['one']} has 1 lines and {files['two']} 2: they must match line by line"
+    said = message(capsys, cli.main, *command, "--output", tmp_path / "no" / "out")
+    assert (
+        said == f"{tmp_path / 'no' / 'out'}: cannot be written (No such file or directory); name another file"
+    )
 
 
 def test_run_directories_that_are_half_there(capsys, tmp_path, trained):

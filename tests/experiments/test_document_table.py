@@ -30,3 +30,8 @@ def test_a_missing_run_is_one_line(tmp_path, capsys):
     assert "no such run directory" in capsys.readouterr().err
     assert main([]) == 2
     assert capsys.readouterr().err == "error: no run: give one or more run directories\n"
+
+
+def test_fewer_sets_than_the_table_has_places_are_refused(tmp_path, capsys):
+    assert main([str(tmp_path), "--sets", "35"]) == 2
+    assert "error: --sets 35: " in (said := capsys.readouterr().err) and "give at least 36" in said

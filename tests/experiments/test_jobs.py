@@ -41,6 +41,18 @@ def test_a_claim_belongs_to_one(tmp_path):
         assert mine
 
 
+def test_a_claim_that_is_removed_as_it_is_taken_belongs_to_nobody(tmp_path, monkeypatch):
+    """Another process may have made, and taken, the next file of this name."""
+    path = tmp_path / "trial.lock"
+
+    def flock(file, operation):
+        path.unlink()
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with claim(path) as mine:
+        assert not mine
+
+
 def test_a_killed_process_gives_its_claim_back(tmp_path):
     path = tmp_path / "trial.lock"
     held = script(

@@ -128,6 +128,12 @@ def test_a_sweep_that_is_stopped_goes_on_with_the_same_command(command, tmp_path
     assert [row["steps"] for row in rows] == [stopped + 2]
 
 
+def test_several_jobs_have_nothing_to_do_where_all_is_finished(command, tmp_path):
+    Ledger(tmp_path / "tiny.jsonl").add({"key": trial("first").key})
+    code, said, _ = command(trial("first"), options="--jobs 2")
+    assert code == 0 and "1 trials, 1 finished" in said[0]
+
+
 def test_a_stop_that_comes_too_early_to_be_heard_is_no_failure(command):
     stopping = stop_when(lambda: getattr(signal.getsignal(signal.SIGTERM), "__name__", "") == "stop")
     code, said, rows = command(trial("early"))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxnmt.errors import RunError
 from flaxnmt.training.meters import CompilationCounter, measure_matmul_peak, rates
 from flaxnmt.training.metrics import FILE, MetricsWriter, read_metrics
 from flaxnmt.training.progress import Progress, seconds_left
@@ -76,6 +77,17 @@ def test_a_torn_last_line_is_repaired(tmp_path, torn):
         writer.write(3, "train", {})
     assert steps_of(tmp_path, "train") == [1, 2, 3]
     assert [json.loads(line)["step"] for line in (tmp_path / FILE).read_text().splitlines()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("line", ["", "{", "3"])
+def test_a_bad_line_among_others_is_named_and_loses_none_of_them(tmp_path, line):
+    path = tmp_path / FILE
+    path.write_text(f'{{"step": 1, "kind": "train"}}\n{line}\n{{"step": 2, "kind": "train"}}\n')
+    before = path.read_bytes()
+    for action in (read_metrics, MetricsWriter):
+        with pytest.raises(RunError, match=f"{FILE}:2: not a row of a record; take the line out"):
+            action(tmp_path)
+    assert path.read_bytes() == before
 
 
 def test_resuming_drops_later_rows_but_not_events(tmp_path):

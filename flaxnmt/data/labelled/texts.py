@@ -3,10 +3,13 @@
 A corpus is a TSV file whose first line names its columns, a file of JSON lines, either of them gzip or not, or a
 prepared set of TensorFlow Datasets, such as `tfds:glue/mnli:validation_matched`. The text is in the column, or field,
 `sentence`, `text`, `sentence1` or `premise`, the second one in `sentence2` or `hypothesis`, the label in `gold_label`
-or `label`: the name of a class or its place among them. Nothing is quoted in a TSV file, as in those of GLUE.
+or `label`: the name of a class or, where no name is a number, its place among them. Nothing is quoted in a TSV file, as
+in those of GLUE.
 """
 
 import json
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,6 +21,8 @@ from flaxnmt.data.labelled.examples import TextExample
 from flaxnmt.data.prepared_sets import NoSuchSet, as_text, in_order, name_of, open_set, split_of
 from flaxnmt.errors import DataError
 
+log = logging.getLogger(__name__)
+
 FIRST = ("sentence", "text", "sentence1", "premise")
 SECOND = ("sentence2", "hypothesis")
 LABEL = ("gold_label", "label")
@@ -25,7 +30,7 @@ UNDECIDED = "-"
 """The gold label of a pair on which its annotators did not agree; such a pair is left out."""
 
 HIDDEN = "-1"
-"""The label of an example whose label is a secret."""
+"""The label of an example whose label is a secret, unless a class has this name."""
 
 Row = tuple[int, Mapping[str, Any]]
 T = TypeVar("T")
@@ -50,8 +55,10 @@ def read_texts(
     Raises:
       DataError: at once for what is not there or has no text, while reading for what is wrong with a line.
     """
-    places = {label: place for place, label in enumerate(labels)}
-    places |= {str(place): place for place in range(len(labels))} | {HIDDEN: None}
+    names = {label: place for place, label in enumerate(labels)}
+    # Where a name is a number, a number is a name: "2" among 1, 2, 3 is not the class at place 2.
+    numbers = {} if any(map(_is_number, labels)) else {str(place): place for place in range(len(labels))}
+    places = {HIDDEN: None} | numbers | names
 
     def problem(line: int, kind: str, message: str) -> None:
         report(Problem(kind, str(name), line, message))
@@ -76,7 +83,7 @@ def read_texts(
 
 
 def label_names(name: str | Path, data_dir: str | Path | None = None) -> tuple[str, ...]:
-    """The labels of a corpus, sorted, or in the order of a prepared set.
+    """The labels of a corpus, sorted, numbers by their size, or in the order of a prepared set.
 
     Raises:
       DataError: as `read_texts`, and for a corpus without labels.
@@ -88,10 +95,20 @@ def label_names(name: str | Path, data_dir: str | Path | None = None) -> tuple[s
     def problem(line: int, kind: str, message: str) -> None:
         refuse(Problem(kind, str(name), line, message))
 
-    found = {_first(row, LABEL) for _, row in _rows(name, data_dir, problem)} - {None, UNDECIDED, HIDDEN}
+    counts = Counter(_first(row, LABEL) for _, row in _rows(name, data_dir, problem))
+    found = set(counts) - {None, UNDECIDED, HIDDEN}
     if not found:
         problem(0, "label", f"no label in it: a column {' or '.join(LABEL)} was expected")
-    return tuple(sorted(found))
+    if counts[HIDDEN]:
+        log.warning(
+            "%s: label %s stands for a secret, so that nothing is learned of the %d examples that have it; if it is a "
+            "class, name all of them with --data.labels", name, HIDDEN, counts[HIDDEN],
+        )  # fmt: skip
+    return tuple(sorted(found, key=float if all(map(_is_number, found)) else None))
+
+
+def _is_number(label: str) -> bool:
+    return label.removeprefix("-").isdecimal()
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
