@@ -41,6 +41,8 @@ class Evaluate:
     """Exponent of Wu et al. 2016."""
     batch_size: int | None = None
     """Lines decoded together."""
+    budget: str | None = None
+    """Share of the full computation, or one each of encoder and decoder: 0.5, or 1.0,0.25. The largest by default."""
     debug: bool = False
     """Show tracebacks."""
 
@@ -101,7 +103,11 @@ class Evaluate:
         return {name: found[name] for name in ("scores", "significance")}
 
     def _options(self) -> dict:
-        return dict(beam_size=self.beam_size, length_penalty=self.length_penalty, batch_size=self.batch_size)
+        from flaxnmt.gates.budget import parse_budget
+
+        budget = None if self.budget is None else parse_budget(self.budget)
+        names = ("beam_size", "length_penalty", "batch_size")
+        return {name: getattr(self, name) for name in names} | {"budget": budget}
 
     def _keep(self, outputs: list[list[str]]) -> None:
         """Writes translations, documents separated by blank lines."""

@@ -43,6 +43,19 @@ def test_every_budget_translates_every_line_and_says_what_it_used(run, tmp_path)
         assert shares.shape == (len(LINES), 2) and (shares > 0).all() and (shares < 1.5).all()
         scores = run.score(LINES, found, budget=budget)
         np.testing.assert_allclose(shares, [score.use for score in scores], atol=1e-4)
+        # Its own translations are the reference.
+        command = [
+            "evaluate",
+            "--run",
+            str(run.directory),
+            "--source",
+            str(source),
+            "--reference",
+            str(output),
+        ]
+        kept = tmp_path / "kept"
+        assert main([*command, "--budget", text, "--output", str(kept)]) == 0
+        assert kept.read_text(encoding="utf-8") == output.read_text(encoding="utf-8")
 
 
 def test_the_score_of_a_hypothesis_is_its_score_in_the_search_of_its_budget(run):
