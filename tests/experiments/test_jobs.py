@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import threading
@@ -66,7 +67,7 @@ def test_a_killed_process_gives_its_claim_back(tmp_path):
         path=str(path),
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    assert os.spawnve(os.P_WAIT, sys.executable, [sys.executable, *held], environment) == -signal.SIGKILL
+    assert subprocess.run([sys.executable, *held], env=environment).returncode == -signal.SIGKILL
     assert path.exists()
     with claim(path) as mine:
         assert mine

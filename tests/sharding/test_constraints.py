@@ -18,7 +18,7 @@ ATTENTION = ["queries", "keys", "values", "output"]
 FEED_FORWARD = ["hidden", "output"]
 ENCODER_LAYER = ATTENTION + FEED_FORWARD
 DECODER_LAYER = 2 * ATTENTION + FEED_FORWARD
-LOGITS = ["logits"]
+LOGITS = ["whole rows of the table", "logits"]
 
 
 def constraints(jaxpr) -> int:

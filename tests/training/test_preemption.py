@@ -17,6 +17,15 @@ def test_a_signal_is_a_request_and_handlers_come_back(number):
     assert signal.getsignal(number) is earlier
 
 
+@pytest.fixture
+def interruptible():
+    """As in a terminal; what is started in the background ignores interrupts."""
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, earlier)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_interrupt_interrupts():
     with Preemption() as preemption, pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
