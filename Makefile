@@ -11,8 +11,9 @@ PYTEST_ARGS ?=
 # Compiled programs are kept between runs of the tests, and shared with the processes that tests start.
 TEST_ENV := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.1
-# The tests of a file stay together, so that what they share is trained once.
-PYTEST := $(TEST_ENV) $(PY) -m pytest -q -n 2 --dist loadfile
+# The tests of a file stay together, so that what they share is trained once; files in their own order, since those of
+# few and long tests would come last.
+PYTEST := $(TEST_ENV) $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help venv install demo test test-all lint golden bench bench-training bench-decoding bench-data \
 	bench-documents bench-budgets bench-encoders bench-masked bench-peers-env tpu-install tpu-plan tpu-test \

@@ -20,6 +20,7 @@ def rows(run, kind):
     return [row for row in open_run(run).metrics if row["kind"] == kind]
 
 
+@pytest.mark.slow
 def test_patience_ends_a_run_that_learns_nothing(corpus, tmp_path):
     run = tmp_path / "run"
     # With an average of checkpoints at the end, and TensorBoard.

@@ -85,6 +85,7 @@ def test_trials_are_measured_once_and_their_runs_removed(command, tmp_path):
     assert said[0].startswith("tiny: 3 trials, 2 finished")
 
 
+@pytest.mark.slow
 def test_translations_of_a_baseline_outlive_its_run_and_trials_follow_from_rows(command, tmp_path):
     baseline = trial("first")
 
