@@ -56,8 +56,7 @@ def split_of(builder: Any, split: str) -> Sequence[Any]:
         )
     try:
         return builder.as_data_source(split)
-    # What TFDS raises for a file format that it cannot read at random.
-    except NotImplementedError as error:
+    except NotImplementedError as error:  # TFDS's word for a format that it cannot read at random
         form = builder.info.file_format.value
         raise DataError(
             f"tfds:{full} is prepared as {form}: prepare it with file_format='array_record'"

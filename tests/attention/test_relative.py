@@ -93,7 +93,9 @@ def test_gradients_are_those_of_float64(kind):
 
     @partial(jax.jit, static_argnums=2)
     def ours(params, x, name):
-        loss = lambda params, x: (module.apply({"params": params}, x, x, CONTEXTS[name][0]) * UPSTREAM).sum()  # noqa: E731
+        def loss(params, x):
+            return (module.apply({"params": params}, x, x, CONTEXTS[name][0]) * UPSTREAM).sum()
+
         return jax.grad(loss, (0, 1))(params, x)
 
     for name in ("consecutive", "gap"):
