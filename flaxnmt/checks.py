@@ -112,6 +112,11 @@ def check_model(config: Config) -> None:
             build.decoder(model)
         if isinstance(model, DecoderOnlyConfig):
             build.causal_decoder(model)
+    elif model.budget.normed_keys:
+        raise ConfigError(
+            "--model.budget.normed-keys is for keys behind gates, and the model has none: give --model.budget.encoder or "
+            "--model.budget.decoder, or leave it out"
+        )
 
 
 def _check_encoder(model: EncodingConfig) -> None:

@@ -20,6 +20,14 @@ from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Bool, Count, Float
 
 
+def normalised(
+    x: Float[Array, "*B D"], norm: tuple[Float[Array, "H K"], Float[Array, "H K"]]
+) -> Float[Array, "*B D"]:
+    """Layer normalisation by a (scale, bias) that is stored by head, computed in float32."""
+    scale, bias = (of_heads.ravel() for of_heads in norm)
+    return (jax.nn.standardize(x.astype(jnp.float32), epsilon=1e-6) * scale + bias).astype(x.dtype)
+
+
 class MultiHeadAttention(SubLayer):
     """softmax(Q K^T / sqrt(K)) V over H heads of size D / H, and the output projection.
 
@@ -34,6 +42,8 @@ class MultiHeadAttention(SubLayer):
       positions: what distances of keys from queries change, in attention of rows over themselves, such as
         `flaxnmt.attention.rotary.RotaryPositions`; None for nothing.
       weights: from scores to weights, see `flaxnmt.attention.weights`.
+      normed_keys: keys and values of each row are layer-normalised, in front of the gate that closes them: a norm on
+        every gated output, which is the first of the tricks of Bapna et al. 2020 and not in their eq. 12.
     """
 
     gates_keys: ClassVar[bool] = True
@@ -45,6 +55,7 @@ class MultiHeadAttention(SubLayer):
     dtype: Any = jnp.float32
     positions: AttentionPositions | None = None
     weights: Weights = softmax_weights
+    normed_keys: bool = False
 
     def setup(self):
         if self.d_model % self.heads:
@@ -63,6 +74,18 @@ class MultiHeadAttention(SubLayer):
             self.b_keys = tuple(self.param(f"{name}_bias", zeros, shape[1:]) for name in ("key", "value"))
             zeros = partitioned(nn.initializers.zeros, "activation")
             self.b_out = (self.param("out_bias", zeros, shape[:1]),)
+        self.key_norms = ()
+        if self.normed_keys:
+            ones, zeros = (
+                partitioned(of, "heads", "kv") for of in (nn.initializers.ones, nn.initializers.zeros)
+            )
+            self.key_norms = tuple(
+                (
+                    self.param(f"{name}_norm_scale", ones, shape[1:]),
+                    self.param(f"{name}_norm_bias", zeros, shape[1:]),
+                )
+                for name in ("key", "value")
+            )
         self.weights_dropout = Dropout(self.dropout)
 
     def _heads(
@@ -70,15 +93,17 @@ class MultiHeadAttention(SubLayer):
         x: Float[Array, "*B L D"],
         *kernels: Float[Array, "D H K"],
         biases: tuple[Float[Array, "H K"], ...] = (),
+        norms: tuple[tuple[Float[Array, "H K"], Float[Array, "H K"]], ...] = (),
         active: Bool[Array, "*B L"] | None = None,
     ) -> tuple[Float[Array, "*B H L K"], ...]:
-        """Projections of x, zeros where a row is not active."""
+        """Projections of x, normalised over all heads together where there are `norms`; zeros where not active."""
         matrices = [kernel.astype(self.dtype).reshape(self.d_model, -1) for kernel in kernels]
         added = [bias.astype(self.dtype).ravel() for bias in biases]
 
         def project(x):
             rows = [linear(x, matrix) for matrix in matrices]
-            return list(map(biased, rows, added)) if added else rows
+            rows = list(map(biased, rows, added)) if added else rows
+            return list(map(normalised, rows, norms)) if norms else rows
 
         rows = on_active(project, x.astype(self.dtype), active)
         shape = x.shape[:-1] + kernels[0].shape[1:]
@@ -102,7 +127,9 @@ class MultiHeadAttention(SubLayer):
 
     def keys(self, memory: Float[Array, "*B L D"], context: Context) -> KeyValues:
         kernels = self.w_key, self.w_value
-        key, value = self._heads(memory, *kernels, biases=self.b_keys, active=context.active)
+        key, value = self._heads(
+            memory, *kernels, biases=self.b_keys, norms=self.key_norms, active=context.active
+        )
         if self.positions is not None:
             key = self.positions.keys(key, context.places(key.shape[-2], key.shape[-2]).key)
         keys = KeyValues(key, value)

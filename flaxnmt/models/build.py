@@ -134,6 +134,7 @@ def attention(
         "biases": config.biases,
         "dtype": config.dtype,
         "weights": attention_weights(config),
+        "normed_keys": config.budget.normed_keys,
         "parent": None,
     }
     placed = plain | {"positions": attention_positions(config, heads) if self_attention else None}

@@ -117,6 +117,8 @@ class BudgetConfig:
     """Parts into which a feed-forward network is cut, each with its own gate (the paper's m)."""
     control_hidden: int | None = None
     """Hidden size of the networks that control gates; an eighth of d_model if None (the paper's 128 at its 1024)."""
+    normed_keys: bool = False
+    """Keys and values of attention are normalised in front of their gates, as all other gated outputs are."""
 
 
 @dataclass(frozen=True)

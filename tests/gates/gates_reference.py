@@ -31,6 +31,8 @@ def attention(params, query_rows, memory, key_gate, mask):
         np.einsum("...ld,dhk->...hlk", rows, params[name])
         for rows, name in ((query_rows, "query"), (memory, "key"), (memory, "value"))
     )
+    if "key_norm_scale" in params:
+        key, value = (norm_of_heads(params, name, y) for name, y in (("key", key), ("value", value)))
     scale = key_gate[..., None, :, None]
     y = reference.attention(query, scale * key, scale * value, mask[..., None, None, :])
     return np.einsum("...hqk,hkd->...qd", y, params["out"])
@@ -38,6 +40,13 @@ def attention(params, query_rows, memory, key_gate, mask):
 
 def norm(params, x):
     return reference.layer_norm(x, params["scale"], params["bias"])
+
+
+def norm_of_heads(params, name, y):
+    """Layer normalisation of [..., H, L, K] over the features of all heads together."""
+    rows = np.swapaxes(y, -3, -2)
+    flat = normalised(rows.reshape(*rows.shape[:-2], -1)).reshape(rows.shape)
+    return np.swapaxes(flat * params[f"{name}_norm_scale"] + params[f"{name}_norm_bias"], -3, -2)
 
 
 def attention_block(params, x, mask, hard, memory=None):

@@ -25,8 +25,8 @@ def make(*sublayers, dropout=0.0):
     return GatedBlock(D, sublayers, HIDDEN, dropout=dropout)
 
 
-def attention_block():
-    return make(MultiHeadAttention(D, H))
+def attention_block(normed_keys=False):
+    return make(MultiHeadAttention(D, H, normed_keys=normed_keys))
 
 
 def feed_forward_block(parts=2):
@@ -38,7 +38,7 @@ def random_params(module, seed=1):
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.asarray(X), HARD)["params"]
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: rng.normal(size=leaf.shape) + (path[-1].key == "scale"), unbox(shapes)
+        lambda path, leaf: rng.normal(size=leaf.shape) + path[-1].key.endswith("scale"), unbox(shapes)
     )
 
 
@@ -66,8 +66,13 @@ def set_gates(params, bias):
     return jax.tree_util.tree_map_with_path(change, params)
 
 
+def slow_attention_block(params, x, hard):
+    return slow.attention_block(params, x, MASK, hard)
+
+
 KINDS = {
-    "attention": (attention_block(), lambda params, x, hard: slow.attention_block(params, x, MASK, hard)),
+    "attention": (attention_block(), slow_attention_block),
+    "attention, normed keys": (attention_block(normed_keys=True), slow_attention_block),
     "feed-forward": (feed_forward_block(), slow.feed_forward_block),
 }
 
@@ -95,7 +100,7 @@ def test_a_gated_block_is_its_equation_forward_and_backward(kind):
     numeric = reference.numeric_gradient(lambda x: loss(params, x), X)
     np.testing.assert_allclose(d_x, numeric, rtol=1e-3, atol=5e-4)
     jax.tree_util.tree_map_with_path(compare, d_params, params)
-    for name in ("control", "key_control") if kind == "attention" else ("control",):
+    for name in ("control", "key_control") if kind.startswith("attention") else ("control",):
         assert all(np.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(d_params[name])), name
 
 
@@ -114,8 +119,9 @@ def test_decisions_are_the_equation_and_skipping_equals_masking(kind):
     assert (masked_use.used < masked_use.full).all()
 
 
-def test_attention_over_a_memory_gates_its_keys_by_the_memory():
-    module = attention_block()
+@pytest.mark.parametrize("normed_keys", [False, True])
+def test_attention_over_a_memory_gates_its_keys_by_the_memory(normed_keys):
+    module = attention_block(normed_keys)
     params, memory = random_params(module), np.random.default_rng(5).normal(size=X.shape)
     context = Context(key_mask=jnp.asarray(MASK))
     step = jax.jit(lambda context: run(module, float32(params), float32(X), context, float32(memory))[0])

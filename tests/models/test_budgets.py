@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from small_models import CONFIG, VOCAB, float32, random_ids, random_params, small_model
 
-from flaxnmt.config import BudgetLossConfig
+from flaxnmt.checks import check_model
+from flaxnmt.config import BudgetLossConfig, Config
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import BudgetConfig, DocumentConfig
 from flaxnmt.models.flops import forward_flops
@@ -194,5 +195,8 @@ def test_what_does_not_go_together_is_refused():
         small_model(budget=BOTH, norm="post").lazy_init(jax.random.key(0), SOURCE, TARGET)
     with pytest.raises(ConfigError, match="model.budget.blocks 5 does not divide the feed-forward size 24"):
         small_model(budget=dataclasses.replace(BOTH, blocks=5)).lazy_init(jax.random.key(0), SOURCE, TARGET)
+    keys = Config(model=dataclasses.replace(CONFIG, budget=BudgetConfig(normed_keys=True)))
+    with pytest.raises(ConfigError, match="normed-keys is for keys behind gates"):
+        check_model(keys)
     with pytest.raises(ConfigError, match="noise on gates grows without an end"):
         translation_objective(small_model(budget=BOTH), 0.1)
