@@ -28,7 +28,7 @@ DOCUMENTS = (
 )
 PLANS = {
     "Transformer big, the paper's 32 chips": "transformer_big --slice v3-64",
-    "budgets, Transformer big": "cct_wmt14_en_fr --slice v3-64 --model.scan",
+    "budgets, Transformer big": "cct_wmt14_en_fr --slice v3-64 --model.scan --model.remat",
     "Transformer base": f"transformer_base --slice v5e-16 {BF16}",
     "Transformer base, FSDP": f"transformer_base --slice v5e-16 {BF16} --mesh.data 1 --mesh.fsdp 16",
     "budgets, BERT large": "cct_bert_large --slice v3-128 --model.scan --model.remat",

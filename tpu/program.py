@@ -20,6 +20,8 @@ ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
     "TPU_LIBRARY_LOG_LEVEL": "3",
+    # Nobody holds a TPU here, so that several plans may be made at once.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 
 Shape = tuple[tuple[int, ...], tuple[int, ...]]
