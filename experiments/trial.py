@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.tables import Table
@@ -23,6 +23,7 @@ class Trial:
       after: name of the trial, of the same seed, from whose parameters it starts.
       against: name of the trial, of the same seed, with which it is compared when it is measured. Its translations
         are kept beside the ledger, so that its run directory is not needed.
+      origin: the trial that `after` names, which its sweep fills in.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Trial:
     settings: tuple[tuple[str, str | int | float], ...] = ()
     after: str | None = None
     against: str | None = None
+    origin: "Trial | None" = None
 
     @property
     def directory(self) -> str:
@@ -49,8 +51,9 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """Name, seed, and a hash of what is trained: a trial that is changed is another one."""
-        what = json.dumps([self.config, self.options, self.seed, self.after])
+        """Name, seed, and a hash of what is trained: a trial that is changed is another one, as is one that starts from it."""
+        begins = self.after if self.origin is None else self.origin.key
+        what = json.dumps([self.config, self.options, self.seed, begins])
         return f"{self.directory}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
 
     def command(self, runs: Path) -> list[str]:
@@ -78,5 +81,8 @@ class Sweep:
 
     def all(self, rows: list[Row]) -> tuple[Trial, ...]:
         """All trials, those that follow from these rows included."""
-        found = {trial.key: trial for trial in (*self.trials, *self.following(rows))}
+        found: dict[str, Trial] = {}
+        # A trial stands behind the one from which it starts.
+        for trial in (*self.trials, *self.following(rows)):
+            found[trial.directory] = replace(trial, origin=found.get(trial.start))
         return tuple(found.values())

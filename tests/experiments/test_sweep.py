@@ -172,6 +172,20 @@ def test_sweeps_are_listed_and_found(capsys, tmp_path):
     assert all((trial.after, trial.seed) in known for trial in trials if trial.after)
 
 
+def test_a_trial_is_another_one_where_the_one_it_starts_from_has_changed():
+    def keys(*options):
+        chain = (
+            Trial("base", "tiny", options),
+            Trial("next", "tiny", after="base"),
+            Trial("last", "tiny", after="next"),
+        )
+        other = Trial("other", "tiny")
+        return [trial.key for trial in Sweep((*chain, other), dict).all([])]
+
+    before, after = keys(), keys("--seed", "2")
+    assert [one == two for one, two in zip(before, after, strict=True)] == [False, False, False, True]
+
+
 @pytest.mark.parametrize("name", ["positions", "tokenizers"])
 def test_trials_differ_from_their_baseline_in_what_is_compared(name, tmp_path, monkeypatch):
     for file in ("train.en.gz", "train.de.gz", "dev.en.gz", "dev.de.gz"):

@@ -90,7 +90,8 @@ def test_the_trials_of_every_sweep_are_trainings_with_names_of_their_own(name, t
         == len(found.trials)
     )
     names = {trial.directory for trial in found.trials}
-    for trial in found.trials:
+    for trial in found.all([]):
         assert {trial.start, trial.baseline} - {None} <= names and str(tmp_path) not in trial.key
+        assert (trial.origin is None) == (trial.after is None)
         if trial.seed == 1:
             assert parse(trial.command(tmp_path)).resolved().data.train
