@@ -4,7 +4,7 @@ from flaxnmt.config import Config
 from flaxnmt.config_io import flatten
 from flaxnmt.errors import ConfigError
 from flaxnmt.models import build
-from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig, EncodingConfig, Seq2SeqConfig
+from flaxnmt.models.config import DecoderOnlyConfig, EncodingConfig, Seq2SeqConfig
 
 COUNTS = (
     *(
@@ -78,13 +78,11 @@ def check_model(config: Config) -> None:
         raise ConfigError(f"--model.window {model.window}: a symbol sees itself, give at least 1")
     if "encoder" in parts:
         _check_encoder(model)
-    of_texts = isinstance(model, EncoderOnlyConfig) or getattr(model, "task", None) == "language"
-    if of_texts and not model.is_document and model.positions == "learned":
-        if config.data.max_length > model.max_positions:
-            raise ConfigError(
-                f"--data.max-length {config.data.max_length} is more than the {model.max_positions} learned positions: "
-                "raise --model.max-positions, or lower it"
-            )
+    if model.positions == "learned" and not model.is_document and config.data.max_length > model.max_positions:
+        raise ConfigError(
+            f"--data.max-length {config.data.max_length} is more than the {model.max_positions} learned positions: "
+            "raise --model.max-positions, or lower it"
+        )
     previous = config.data.previous
     if previous < 0 or (config.data.previous_target and not previous):
         raise ConfigError(

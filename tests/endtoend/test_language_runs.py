@@ -291,6 +291,10 @@ WRONG = {
         ["masked_small", "SET", "--model.max-positions", "64"],
         "--data.max-length 128 is more than the 64 learned positions: raise --model.max-positions",
     ),
+    "few positions of a translation": (
+        ["discourse_demo", "--model.positions", "learned", "--model.max-positions", "64"],
+        "--data.max-length 128 is more than the 64 learned positions: raise --model.max-positions",
+    ),
     "no label": (["classify_small", "SECRET"], "no example in it has a label"),
 }  # fmt: skip
 
