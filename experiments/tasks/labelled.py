@@ -73,7 +73,9 @@ def _said(model: EncoderOnly, params: Params, batch: dict[str, jax.Array]) -> tu
     head, budget = model.config.head, batch.get("budget")
 
     def said(model):
-        logits, aux = labelled_logits(model, batch["tokens"], batch["segments"], True, budget=budget)
+        logits, aux = labelled_logits(
+            model, batch["tokens"], batch["segments"], deterministic=True, budget=budget
+        )
         use = {} if budget is None else {"used": aux.used.sum(), "full": aux.full.sum()}
         return logits, labelled_sums(logits, batch[head], head) | use
 

@@ -98,6 +98,7 @@ class DecoderOnly(nn.Module):
     def encode(
         self,
         source: Int[Array, "B S"],
+        *,
         deterministic: bool = True,
         capture: bool = False,
         paragraphs: None = None,
@@ -113,6 +114,7 @@ class DecoderOnly(nn.Module):
         self,
         encoded: Encoded,
         target: Int[Array, "B T"],
+        *,
         deterministic: bool = True,
         capture: bool = False,
         gate_noise: Float[Array, ""] | None = None,
@@ -131,6 +133,7 @@ class DecoderOnly(nn.Module):
     def language(
         self,
         tokens: Int[Array, "B L"],
+        *,
         deterministic: bool = True,
         packed: Int[Array, "B L"] | None = None,
         budget: Int[Array, " B"] | None = None,
@@ -179,12 +182,13 @@ class DecoderOnly(nn.Module):
         self,
         source: Int[Array, "B S"],
         target: Int[Array, "B T"],
+        *,
         deterministic: bool = True,
         budget: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T V"]:
         """Logits of every target symbol given the source and the symbols before it."""
-        encoded, _ = self.encode(source, deterministic, budget=budget)
-        return self.logits(self.decode(encoded, target, deterministic)[0])
+        encoded, _ = self.encode(source, deterministic=deterministic, budget=budget)
+        return self.logits(self.decode(encoded, target, deterministic=deterministic)[0])
 
     def logits_and_use(
         self,

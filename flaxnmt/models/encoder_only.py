@@ -52,6 +52,7 @@ class EncoderOnly(nn.Module):
         self,
         tokens: Int[Array, "*B L"],
         segments: Int[Array, "*B L"] | None = None,
+        *,
         deterministic: bool = True,
         capture: bool = False,
         packed: Int[Array, "B L"] | None = None,
@@ -128,6 +129,7 @@ class EncoderOnly(nn.Module):
         self,
         tokens: Int[Array, "*B L"],
         segments: Int[Array, "*B L"] | None = None,
+        *,
         deterministic: bool = True,
         paragraphs: Int[Array, "B N"] | None = None,
         budget: Int[Array, " B"] | None = None,
@@ -135,6 +137,6 @@ class EncoderOnly(nn.Module):
     ) -> Float[Array, "..."]:
         """Logits of the head, as `logits`."""
         hidden, _ = self.encode(
-            tokens, segments, deterministic, paragraphs=paragraphs, budget=budget, skip=skip
+            tokens, segments, deterministic=deterministic, paragraphs=paragraphs, budget=budget, skip=skip
         )
         return self.logits(hidden, deterministic)

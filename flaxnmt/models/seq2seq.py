@@ -90,6 +90,7 @@ class Seq2Seq(nn.Module):
     def encode(
         self,
         source: Int[Array, "*B S"],
+        *,
         deterministic: bool = True,
         capture: bool = False,
         paragraphs: Int[Array, "B N"] | None = None,
@@ -138,6 +139,7 @@ class Seq2Seq(nn.Module):
         self,
         encoded: Encoded,
         target: Int[Array, "*B T"],
+        *,
         deterministic: bool = True,
         capture: bool = False,
         gate_noise: Float[Array, ""] | None = None,
@@ -164,13 +166,14 @@ class Seq2Seq(nn.Module):
         self,
         source: Int[Array, "*B S"],
         target: Int[Array, "*B T"],
+        *,
         deterministic: bool = True,
         paragraphs: Int[Array, "B N"] | None = None,
         budget: Int[Array, " B"] | None = None,
     ):
         """Logits [*B, T, V] of every target symbol given the source and the symbols before it."""
-        encoded, _ = self.encode(source, deterministic, paragraphs=paragraphs, budget=budget)
-        hidden, _ = self.decode(encoded, target, deterministic)
+        encoded, _ = self.encode(source, deterministic=deterministic, paragraphs=paragraphs, budget=budget)
+        hidden, _ = self.decode(encoded, target, deterministic=deterministic)
         return self.logits(hidden)
 
     def logits_and_use(

@@ -39,11 +39,12 @@ def labelled_logits(
     model: EncoderOnly,
     tokens: Int[Array, "B L"],
     segments: Int[Array, "B L"],
+    *,
     deterministic: bool,
     **options,
 ) -> tuple[Float[Array, "..."], Aux]:
     """Logits as `labelled_sums` takes them, and what the layers report; options are those of `EncoderOnly.encode`."""
-    hidden, aux = model.encode(tokens, segments, deterministic, **options)
+    hidden, aux = model.encode(tokens, segments, deterministic=deterministic, **options)
     logits = model.logits(hidden, deterministic)
     return span_logits(logits, tokens) if model.config.head == "spans" else logits, aux
 
@@ -60,7 +61,7 @@ def labelled_objective(model: EncoderOnly, budget: BudgetLossConfig = BudgetLoss
     def loss_sums(model, batch, key, update) -> Sums:
         tokens = batch["tokens"]
         drawn, options = gated.options(key, len(tokens), update)
-        logits, aux = labelled_logits(model, tokens, batch["segments"], key is None, budget=drawn, **options)
+        logits, aux = labelled_logits(model, tokens, batch["segments"], budget=drawn, **options)
         return gated.added(labelled_sums(logits, batch[head], head), drawn, aux)
 
     return objective_of(model, loss_sums)

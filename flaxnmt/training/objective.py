@@ -52,9 +52,10 @@ class BudgetLoss:
 
     def options(self, key, rows: int, update: Int[Array, ""]) -> tuple[Int[Array, " B"] | None, dict]:
         """(the budget of each example, arguments of every forward pass); without a key nothing is drawn."""
+        common = {"deterministic": key is None}
         if key is None or not self.model.config.budgets:
-            return None, {}
-        return self.draw(jax.random.fold_in(key, 1), rows), {"gate_noise": self.noise(update)}
+            return None, common
+        return self.draw(jax.random.fold_in(key, 1), rows), common | {"gate_noise": self.noise(update)}
 
     def sums(self, budget: Int[Array, " B"], *reports: Aux) -> Sums:
         """The budget loss (eq. 9), and by how much of their whole the parts of the model differ from their budgets."""
@@ -113,11 +114,11 @@ def translation_objective(
     gated = BudgetLoss(model, budget)
 
     def loss_sums(model, batch, key, update):
-        deterministic, target = key is None, batch["target"]
+        target = batch["target"]
         drawn, options = gated.options(key, len(target), update)
         given = {"paragraphs": batch.get("paragraph"), "places": batch.get("places"), "budget": drawn}
-        encoded, encoder = model.encode(batch["source"], deterministic, **given, **options)
-        hidden, decoder = model.decode(encoded, target, deterministic, **options)
+        encoded, encoder = model.encode(batch["source"], **given, **options)
+        hidden, decoder = model.decode(encoded, target, **options)
         sums = _cross_entropy(model, hidden, target, target != PAD, smoothing, chunk)
         reports = (encoder, decoder) if isinstance(model, Seq2Seq) else (decoder,)
         return gated.added(sums, drawn, *reports)
@@ -139,7 +140,7 @@ def language_objective(
         tokens, packed = batch["tokens"], batch["packed"]
         drawn, options = gated.options(key, len(tokens), update)
         budget = batch.get("budget") if key is None else drawn
-        hidden, aux = model.language(tokens, key is None, packed, budget, **options)
+        hidden, aux = model.language(tokens, packed=packed, budget=budget, **options)
         follows = jnp.pad(packed[:, 1:] == packed[:, :-1], ((0, 0), (0, 1)))
         target = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
         sums = _cross_entropy(model, hidden, target, follows & (target != PAD), 0.0, chunk)
@@ -171,7 +172,7 @@ def masked_objective(
         chosen, counts = choose(draws[0], tokens >= words[0], RATE)
         shown = corrupt(draws[1], tokens, chosen, counts, mask, words)
         given = {"packed": batch["packed"], "budget": batch.get("budget") if key is None else drawn}
-        hidden, aux = model.encode(shown, None, key is None, **given, **options)
+        hidden, aux = model.encode(shown, **given, **options)
         target = jnp.take_along_axis(tokens, chosen, axis=-1)
         logits = model.logits(picked(hidden, chosen), key is None)
         sums = _named(label_smoothed_cross_entropy(logits, target, counts, 0.0))

@@ -95,7 +95,7 @@ def test_a_source_symbol_sees_those_behind_it_only_in_a_bidirectional_prefix():
 def test_packed_documents_do_not_see_each_other():
     model = small_decoder()
     params = {"params": float32(random_params(model))}
-    apply = jax.jit(lambda tokens, packed: model.apply(params, tokens, True, packed, method="language")[0])
+    apply = jax.jit(lambda tokens, packed: model.apply(params, tokens, packed=packed, method="language")[0])
     tokens = jnp.asarray([[5, 6, 7, 3, 8, 9, 3, 0]])
     packed = jnp.asarray([[4, 4, 4, 4, 5, 5, 5, 5]])
     together = apply(tokens, packed)

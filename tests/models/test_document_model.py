@@ -44,7 +44,7 @@ def random_params(model, seed=0):
     rng = np.random.default_rng(seed)
     ids = map(jnp.asarray, (SOURCE, TARGET, PARAGRAPHS))
     made = jax.eval_shape(
-        lambda key, source, target, paragraphs: model.init(key, source, target, True, paragraphs),
+        lambda key, source, target, paragraphs: model.init(key, source, target, paragraphs=paragraphs),
         jax.random.key(0), *ids,
     )  # fmt: skip
     shapes = unbox(made["params"])
@@ -59,7 +59,7 @@ class Made:
         self.variables = {"params": random_params(self.model)}
 
         def apply(variables, source, target, paragraphs):
-            return self.model.apply(variables, source, target, True, paragraphs)
+            return self.model.apply(variables, source, target, paragraphs=paragraphs)
 
         self._apply = jax.jit(apply)
         self.expected = self.logits(SOURCE)
@@ -253,7 +253,7 @@ def test_flops_are_those_that_xla_counts(kind):
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), random_params(model))
 
     def forward(params, source, target, paragraphs):
-        return model.apply({"params": params}, source, target, True, paragraphs)
+        return model.apply({"params": params}, source, target, paragraphs=paragraphs)
 
     counted = jax.jit(forward).lower(params, *shapes).cost_analysis()["flops"]
     computed = forward_flops(model.config, 20, (8, 8, 24), (8, 8, 24))
