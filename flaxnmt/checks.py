@@ -78,7 +78,11 @@ def check_model(config: Config) -> None:
         raise ConfigError(f"--model.window {model.window}: a symbol sees itself, give at least 1")
     if "encoder" in parts:
         _check_encoder(model)
-    if model.positions == "learned" and not model.is_document and config.data.max_length > model.max_positions:
+    if (
+        model.positions == "learned"
+        and not model.is_document
+        and config.data.max_length > model.max_positions
+    ):
         raise ConfigError(
             f"--data.max-length {config.data.max_length} is more than the {model.max_positions} learned positions: "
             "raise --model.max-positions, or lower it"

@@ -31,6 +31,10 @@ PLANS = {
     "budgets, Transformer big": "cct_wmt14_en_fr --slice v3-64 --model.scan --model.remat",
     "Transformer base": f"transformer_base --slice v5e-16 {BF16}",
     "Transformer base, FSDP": f"transformer_base --slice v5e-16 {BF16} --mesh.data 1 --mesh.fsdp 16",
+    "Transformer base, scanned": f"transformer_base --slice v5e-16 {BF16} --model.scan",
+    "Transformer base, scanned, FSDP": (
+        f"transformer_base --slice v5e-16 {BF16} --model.scan --mesh.data 1 --mesh.fsdp 16"
+    ),
     "budgets, BERT large": "cct_bert_large --slice v3-128 --model.scan --model.remat",
     "quintuple encoder": (
         f"encoders_iwslt15_en_vi --slice v5e-16 --model.encoder.branches quintuple {BF16} --data.batch-tokens 65536 "

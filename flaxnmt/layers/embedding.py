@@ -13,6 +13,18 @@ from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Float, Int
 
 
+@jax.custom_vjp
+def whole_rows(table: Float[Array, "V D"]) -> Float[Array, "V D"]:
+    """A table of which no row is cut, with a gradient that lies as parameters do."""
+    return constrain(table, "vocab", "activation")
+
+
+# The gradient of the constraint alone would be whole rows, too.
+whole_rows.defvjp(
+    lambda table: (whole_rows(table), None), lambda _, cotangent: (constrain(cotangent, "vocab", "embed"),)
+)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def look_up(table: Float[Array, "V D"], ids: Int[Array, "*B L"], dtype: Any) -> Float[Array, "*B L D"]:
     """The rows of a table in a type of computation, with a gradient that is summed in the type of the table.
@@ -20,7 +32,7 @@ def look_up(table: Float[Array, "V D"], ids: Int[Array, "*B L"], dtype: Any) -> 
     What moves between devices, where the table lies in parts, is already of the smaller type.
     """
     # Whole rows, since a gather of rows cut over the devices of the batch would replicate its result.
-    return jnp.take(constrain(table.astype(dtype), "vocab", "activation"), ids, axis=0)
+    return jnp.take(whole_rows(table.astype(dtype)), ids, axis=0)
 
 
 def _look_up_forward(table, ids, dtype):
@@ -30,7 +42,8 @@ def _look_up_forward(table, ids, dtype):
 def _look_up_backward(dtype, residuals, cotangent):
     table, ids = residuals
     zeros = constrain(jnp.zeros_like(table), "vocab", "activation")
-    return zeros.at[ids].add(cotangent.astype(table.dtype)), None
+    gradient = zeros.at[ids].add(cotangent.astype(table.dtype))
+    return constrain(gradient, "vocab", "embed"), None
 
 
 look_up.defvjp(_look_up_forward, _look_up_backward)
@@ -67,7 +80,7 @@ class TokenTable(nn.Module):
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """x E^T in float32."""
         # Whole rows here too: of rows cut over the devices of the batch a compiler would add up partial logits.
-        table = constrain(self.table.astype(self.dtype), "vocab", "activation")
+        table = whole_rows(self.table.astype(self.dtype))
         y = jnp.einsum("...d,vd->...v", x.astype(self.dtype), table, preferred_element_type=jnp.float32)
         return constrain(y, "batch", ..., "length", "vocab")
 

@@ -7,11 +7,13 @@ not depend on the mesh, the number of processes or how an update is split into a
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from flaxnmt.sharding import compiler_options
 from flaxnmt.training.averaging import ema_update, keep_if_finite
 from flaxnmt.training.state import TrainState
 from flaxnmt.typing import Array, Float, Params, PRNGKeyArray, PyTree
@@ -95,11 +97,12 @@ class CompiledStep:
 
     def __post_init__(self):
         state = self.shardings
+        jit = partial(jax.jit, compiler_options=compiler_options(state.step.mesh))
         jitted = {
-            "_whole": jax.jit(self.step.whole, donate_argnums=0, out_shardings=(state, None)),
-            "_first": jax.jit(self.step.gradients, out_shardings=(state.params, None)),
-            "_next": jax.jit(self._add, donate_argnums=0, out_shardings=(state.params, None)),
-            "_update": jax.jit(self.step.update, donate_argnums=0, out_shardings=(state, None)),
+            "_whole": jit(self.step.whole, donate_argnums=0, out_shardings=(state, None)),
+            "_first": jit(self.step.gradients, out_shardings=(state.params, None)),
+            "_next": jit(self._add, donate_argnums=0, out_shardings=(state.params, None)),
+            "_update": jit(self.step.update, donate_argnums=0, out_shardings=(state, None)),
         }
         for name, function in jitted.items():
             object.__setattr__(self, name, function)

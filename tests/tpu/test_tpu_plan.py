@@ -88,9 +88,10 @@ def test_pure_data_parallelism_reduces_and_does_nothing_else(tmp_path):
 
 
 @pytest.mark.tpu
-def test_fsdp_gathers_and_holds_no_more_than_the_largest_layer_beyond(tmp_path):
+@pytest.mark.parametrize("layers", ["", " --model.scan"], ids=["in turn", "scanned"])
+def test_fsdp_gathers_and_holds_no_more_than_the_largest_layer_beyond(layers, tmp_path):
     data, fsdp = (
-        compiled(tmp_path, f"text_small --slice v5e-4 --mesh.data {ways} --mesh.fsdp {4 // ways}")
+        compiled(tmp_path, f"text_small --slice v5e-4 --mesh.data {ways} --mesh.fsdp {4 // ways}{layers}")
         for ways in (4, 1)
     )
     assert "all-gather" in fsdp["collectives"] and fsdp["parameters"] < 0.3 * data["parameters"]
