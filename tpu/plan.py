@@ -128,6 +128,9 @@ def measure(arguments: Arguments, config: Config, slice_: Slice) -> Row:
     flops = (roofline.beam_flops if arguments.decode else roofline.step_flops)(config, shape)
     tokens = roofline.target_positions(shape) // (shape[1][-1] if arguments.decode else 1)
     found = roofline.estimate(program, flops, slice_, arguments.slices, tokens, arguments.efficiency)
+    encoders = None
+    if not arguments.decode:
+        encoders = branches.choice(config, shape, slice_, arguments.slices, arguments.efficiency)
     return row | {
         "fits": program.total <= row["room"],
         "used": program.total,
@@ -142,6 +145,7 @@ def measure(arguments: Arguments, config: Config, slice_: Slice) -> Row:
         "seconds": found.seconds,
         "longest": found.longest,
         "tokens_per_second": found.tokens / found.seconds,
+        "encoders": encoders and dataclasses.asdict(encoders),
     }
 
 
@@ -201,11 +205,8 @@ def said_of(row: Row, slice_: Slice, config: Config, arguments: Arguments) -> li
         f"work: {row['flops'] / 1e9:.1f} GFLOP a chip; estimated {1e3 * row['seconds']:.1f} ms a step, "
         f"{row['tokens_per_second']:,.0f} target positions/s ({poles}; products at {arguments.efficiency:.0%} of the peak)",
     ]
-    choice = branches.choice(
-        config, shape_of(config, arguments), slice_, arguments.slices, arguments.efficiency
-    )
-    if choice is not None and not arguments.decode:
-        lines.append(choice.said())
+    if row["encoders"]:
+        lines.append(branches.Choice(**row["encoders"]).said())
     return lines + ([] if arguments.price is None else [price(row, config, arguments.price)])
 
 

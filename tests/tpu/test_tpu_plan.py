@@ -103,9 +103,15 @@ def test_fsdp_gathers_and_holds_no_more_than_the_largest_layer_beyond(layers, tm
 @pytest.mark.tpu
 def test_a_step_of_the_search_and_two_slices(tmp_path):
     beam = compiled(tmp_path, "text_tiny --slice v5e-4 --decode")
-    assert beam["program"] == "beam step" and beam["fits"] and beam["seconds"] > 0
+    assert beam["program"] == "beam step" and beam["fits"] and beam["seconds"] > 0 and not beam["encoders"]
     two = compiled(tmp_path, "text_tiny --slice v5e-4 --slices 2")
     assert two["chips"] == 8 and two["mesh"]["data"] == 8
+
+
+@pytest.mark.tpu
+def test_encoders_in_turn_are_weighed_against_side_by_side(tmp_path):
+    row = compiled(tmp_path, "text_tiny --slice v5e-4 --model.encoder.branches lstm:1 attention:1")
+    assert row["encoders"]["names"] == ["lstm:1", "attention:1"] and min(row["encoders"]["seconds"]) > 0
 
 
 @pytest.mark.tpu
