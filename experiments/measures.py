@@ -176,15 +176,16 @@ def speed(run: Run, documents: Sequence[Document]) -> dict:
     }
 
 
-def of_budgets(run: Run, source: Sequence[str], target: Sequence[str]) -> dict:
+def of_budgets(run: Run, source: Sequence[str], target: Sequence[str], samples: int = 1000) -> dict:
     """Quality, computation and time of a model for each of its budgets, or once for a model without.
 
     Returns:
       {"rows": for each budget "encoder_budget", "decoder_budget", "bleu", "chrf", "signature", "encoder_use" and
       "decoder_use": means over the lines of the shares of the full computation, "flops": mean of a line, logits and
-      embeddings left out, "decoding_seconds": once everything is compiled, "gates": as `Run.gates`}.
+      embeddings left out, "decoding_seconds": once everything is compiled, "gates": as `Run.gates`, and "against": as
+      `_of_same_work`, if there is a baseline}.
     """
-    rows = []
+    rows, translations = [], []
     for budget in run.config.model.budgets or (None,):
         outputs = run.translate(list(source), budget=budget)
         began = time.perf_counter()
@@ -194,19 +195,41 @@ def of_budgets(run: Run, source: Sequence[str], target: Sequence[str]) -> dict:
         found = run.score(list(source), outputs, budget=budget)
         use = np.asarray([score.use or (1.0, 1.0) for score in found])
         full = np.asarray([layer_flops(run, line, score.tokens) for line, score in zip(source, found)])
+        work = (use * full).mean(0).tolist()
+        translations.append({"flops": work, "outputs": outputs})
         row = {
             "encoder_budget": None if budget is None else budget[0],
             "decoder_budget": None if budget is None else budget[1],
             **{name: scores[name]["score"] for name in ("bleu", "chrf")},
             "signature": scores["bleu"]["signature"],
             **dict(zip(("encoder_use", "decoder_use"), use.mean(0).tolist())),
-            "flops": float((use * full).sum(1).mean()),
+            "flops": sum(work),
             "decoding_seconds": seconds,
         }
         if budget is not None:
             row["gates"] = run.gates(list(source), outputs, budget)
         rows.append(row)
+    write_json(run.directory / TRANSLATIONS, translations)
+    if (run.directory / BASELINE).exists():
+        others = json.loads((run.directory / BASELINE).read_text(encoding="utf-8"))
+        for row, own in zip(rows, translations, strict=True):
+            row["against"] = _of_same_work(own, others, target, samples)
     return {"rows": rows}
+
+
+def _of_same_work(own: dict, others: list[dict], target: Sequence[str], samples: int) -> dict:
+    """Against that of the budgets of a baseline at which it does about as much work on either side.
+
+    Returns:
+      {"bleu", "chrf": differences, "bleu_p", "chrf_p": of a paired bootstrap over lines, "flops": of the baseline}.
+    """
+    nearest = min(others, key=lambda other: sum(map(abs, np.subtract(other["flops"], own["flops"]))))
+    both = {"baseline": nearest["outputs"], "run": own["outputs"]}
+    tests = paired_bootstrap(both, list(target), samples=samples)
+    found = {"flops": sum(nearest["flops"])}
+    for metric in ("bleu", "chrf"):
+        found[metric], found[f"{metric}_p"] = _difference(tests[metric])
+    return found
 
 
 def layer_flops(run: Run, source: str, target: Sequence[str]) -> tuple[int, int]:

@@ -1,15 +1,18 @@
 """A model with budgets, as a user trains and asks it: one run, a budget for every translation."""
 
+import json
+
 import numpy as np
 import pytest
 from tiny_runs import TINY_BUDGETS, sentences, write_corpus, write_lines
 from trained_run import train_once
 
-from experiments.measures import of_budgets
+from experiments.measures import BASELINE, TRANSLATIONS, of_budgets
 from flaxnmt import open_run
 from flaxnmt.cli import main
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.flops import side_flops
+from flaxnmt.run_directory import write_json
 
 LENGTH = "--training.evaluate-every 60 --training.log-every 10 --training.metric loss".split()
 LINES = ["", *sentences(6, seed=3)]
@@ -101,3 +104,16 @@ def test_a_sweep_has_a_row_for_each_budget(run):
         assert 0 <= row["bleu"] <= 100 and row["decoding_seconds"] > 0 and len(row["gates"]) == 10
         encoder, decoder = side_flops(run.config.model, words=10, symbols=20)
         assert 0 < row["flops"] < encoder + decoder, "lines of up to seven words"
+
+
+def test_a_budget_is_compared_with_that_of_a_baseline_of_as_much_work(run):
+    lines = LINES[1:]
+    own = of_budgets(run, lines, lines)["rows"]
+    there = json.loads((run.directory / TRANSLATIONS).read_text())
+    wrong = there[-1] | {"outputs": ["nothing of it"] * len(lines)}
+    write_json(run.directory / BASELINE, [*there[:-1], wrong])
+    rows = [row["against"] for row in of_budgets(run, lines, lines, samples=20)["rows"]]
+    (run.directory / BASELINE).unlink()
+    assert [row["flops"] for row in rows] == [row["flops"] for row in own]
+    *same, other = [row["chrf"] for row in rows]
+    assert same == [0] * len(same) and other != 0
