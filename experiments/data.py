@@ -38,3 +38,10 @@ def multi30k(split: str) -> tuple[str, str]:
 
 MULTI30K = ("--train", *multi30k("train"), "--dev", *multi30k("dev"))
 """Options of a training on it."""
+
+SHORT = (
+    *("--data.tokenizer.vocab-size", "4000", "--training.accumulate", "1"),
+    *("--model.dropout", "0.1", "--optimizer.warmup-steps", "400"),
+)
+"""What cuts the recipe of `multi30k_en_de` to a training of minutes: fewer pieces, half the batch, and what suits few
+updates."""

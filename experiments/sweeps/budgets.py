@@ -14,7 +14,7 @@ The size is one that two cores bear: the public recipe's layers with 4000 pieces
 
 from pathlib import Path
 
-from experiments.data import multi30k, with_data
+from experiments.data import SHORT, multi30k, with_data
 from experiments.measures import of_budgets
 from experiments.tables import Table
 from experiments.trial import Sweep, Trial
@@ -22,10 +22,7 @@ from flaxnmt import open_run
 from flaxnmt.data.readers import read_source
 
 SEEDS = (1, 2)
-UPDATES = (
-    *("--max-steps", "1500", "--training.evaluate-every", "500", "--training.accumulate", "1"),
-    *("--optimizer.warmup-steps", "400", "--data.tokenizer.vocab-size", "4000"),
-)
+UPDATES = (*SHORT, "--max-steps", "1500", "--training.evaluate-every", "500")
 CORPUS = tuple(word for split in ("train", "dev", "test") for word in (f"--{split}", *multi30k(split)))
 
 VARIANTS = {

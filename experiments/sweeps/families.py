@@ -1,0 +1,64 @@
+"""A decoder alone beside encoder and decoder, with as many parameters: Multi30k English-German, two seeds.
+
+Source, delimiter and target are one sequence for a decoder alone (Liu et al. 2018), whose source words see those before
+them, or each other. Ten of its layers have the parameters of four encoder and four decoder layers. All are trained for
+as many updates of as many target tokens. Measured on the test set, and compared with encoder and decoder by a paired
+bootstrap. The corpus lies in multi30k_en_de of the directory that --data or FLAXNMT_DATA names.
+"""
+
+from pathlib import Path
+
+from experiments.data import MULTI30K, SHORT, multi30k, with_data
+from experiments.measures import of_lines
+from experiments.tables import Table
+from experiments.trial import Sweep, Trial
+from flaxnmt import open_run
+from flaxnmt.data.readers import read_source
+
+SEEDS = (1, 2)
+UPDATES = ("--max-steps", "1000", "--training.evaluate-every", "500")
+BASELINE = "encoder and decoder"
+FAMILIES = {
+    BASELINE: ("multi30k_en_de",),
+    "decoder alone": ("decoder_multi30k_en_de", "--model.prefix", "causal"),
+    "decoder alone, source sees itself": ("decoder_multi30k_en_de", "--model.prefix", "bidirectional"),
+}
+
+
+def _name(family: str) -> str:
+    return family.replace(",", "").replace(" ", "-")
+
+
+def _trial(family: str, seed: int) -> Trial:
+    config, *flags = FAMILIES[family]
+    return Trial(
+        _name(family),
+        config,
+        (*MULTI30K, *SHORT, *flags, *UPDATES),
+        seed,
+        (("model", family),),
+        against=None if family == BASELINE else _name(BASELINE),
+    )
+
+
+def measure(run: Path, trial: Trial) -> dict:
+    source, target = (list(read_source(file)) for file in with_data(multi30k("test")))
+    return of_lines(open_run(run), source, target)
+
+
+COLUMNS = {
+    "parameters, millions": lambda row: row["parameters"] / 1e6,
+    "BLEU": "bleu",
+    "chrF": "chrf",
+    "BLEU over encoder and decoder": "against.bleu",
+    "p": "against.bleu_p",
+    "GFLOPs of 128 and 128 tokens": "gflops",
+    "ms an update": lambda row: 1000 * row["update_seconds"],
+    "seconds of decoding": "decoding_seconds",
+}
+
+sweep = Sweep(
+    tuple(_trial(family, seed) for seed in SEEDS for family in FAMILIES),
+    measure,
+    (Table("Families", ("model",), COLUMNS),),
+)
