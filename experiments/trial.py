@@ -82,7 +82,9 @@ class Sweep:
     def all(self, rows: list[Row]) -> tuple[Trial, ...]:
         """All trials, those that follow from these rows included."""
         found: dict[str, Trial] = {}
+        origins: dict[str, Trial] = {}
         # A trial stands behind the one from which it starts.
         for trial in (*self.trials, *self.following(rows)):
-            found[trial.directory] = replace(trial, origin=found.get(trial.start))
+            linked = replace(trial, origin=origins.get(trial.start))
+            found[linked.key] = origins[linked.directory] = linked
         return tuple(found.values())

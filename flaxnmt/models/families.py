@@ -20,14 +20,11 @@ def module(config: Architecture, source_vocab: int, target_vocab: int) -> Model:
     return Seq2Seq(config, source_vocab, target_vocab)
 
 
-def example_inputs(config: Architecture, rows: int) -> tuple[jax.Array | bool, ...]:
+def example_inputs(config: Architecture, rows: int) -> tuple[jax.Array, ...]:
     """What `init` takes behind its key: arrays of the smallest shape, with this many rows."""
     shape = (rows, 2, 8) if config.is_document else (rows, 8)
     ids = jnp.ones(shape, jnp.int32)
-    inputs = (ids,) if isinstance(config, EncoderOnlyConfig) else (ids, ids)
-    if not config.is_document:
-        return inputs
-    return (ids, ids, True, jnp.zeros(shape[:2], jnp.int32))
+    return (ids,) if isinstance(config, EncoderOnlyConfig) else (ids, ids)
 
 
 def batch_shapes(
