@@ -104,11 +104,17 @@ def of_lines(run: Run, source: Sequence[str], target: Sequence[str], samples: in
         "gflops": forward_flops(run.config.model, vocabulary, (1, 128), (1, 128)) / 1e9,
     }
     if (run.directory / BASELINE).exists():
-        tests = paired_bootstrap(_both(run), list(target), samples=samples)
-        row["against"] = {}
-        for metric in ("bleu", "chrf"):
-            row["against"][metric], row["against"][f"{metric}_p"] = _difference(tests[metric])
+        row["against"] = _differences(_both(run), target, samples)
     return row
+
+
+def _differences(both: dict, target: Sequence[str], samples: int) -> dict:
+    """{"bleu", "chrf": of the run over its baseline, "bleu_p", "chrf_p": of a paired bootstrap over lines}."""
+    tests = paired_bootstrap(both, list(target), samples=samples)
+    found = {}
+    for metric in ("bleu", "chrf"):
+        found[metric], found[f"{metric}_p"] = _difference(tests[metric])
+    return found
 
 
 def of_tokens(run: Run, source: Sequence[str], target: Sequence[str]) -> dict:
@@ -221,15 +227,11 @@ def _of_same_work(own: dict, others: list[dict], target: Sequence[str], samples:
     """Against that of the budgets of a baseline at which it does about as much work on either side.
 
     Returns:
-      {"bleu", "chrf": differences, "bleu_p", "chrf_p": of a paired bootstrap over lines, "flops": of the baseline}.
+      `_differences`, and {"flops": of the baseline}.
     """
     nearest = min(others, key=lambda other: sum(map(abs, np.subtract(other["flops"], own["flops"]))))
     both = {"baseline": nearest["outputs"], "run": own["outputs"]}
-    tests = paired_bootstrap(both, list(target), samples=samples)
-    found = {"flops": sum(nearest["flops"])}
-    for metric in ("bleu", "chrf"):
-        found[metric], found[f"{metric}_p"] = _difference(tests[metric])
-    return found
+    return {"flops": sum(nearest["flops"]), **_differences(both, target, samples)}
 
 
 def layer_flops(run: Run, source: str, target: Sequence[str]) -> tuple[int, int]:
