@@ -138,7 +138,7 @@ class TrainingConfig:
     label_smoothing: float = 0.1
     budget: BudgetLossConfig = field(default_factory=BudgetLossConfig)
     loss_chunk: int | None = 1024
-    """On one device, target positions whose logits are in memory at a time; None, or several devices: all."""
+    """Target positions whose logits a device has in memory at a time; None, or a mesh with a model axis: all."""
     accumulate: int = 1
     """Batches per update."""
     ema: float | None = None

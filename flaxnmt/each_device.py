@@ -4,7 +4,6 @@ The compiler divides everything else, and knows no device that does other things
 rows that a device has, or is different on different devices, stands in here.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from flaxnmt.sharding import Rules, axes_of, constrain
+from flaxnmt.sharding import Rules, axes_of, constrain, row_ways
 from flaxnmt.typing import PyTree
 
 T = TypeVar("T")
@@ -46,7 +45,7 @@ def is_divided() -> bool:
 
 def rows_fill(mesh: Mesh | AbstractMesh, rules: Rules = Rules()) -> bool:
     """Whether every device of a mesh of several has rows of its own: no axis divides the work on a row."""
-    return 1 < mesh.size == math.prod(mesh.shape[axis] for axis in axes_of(rules.batch))
+    return 1 < mesh.size == row_ways(mesh, rules)
 
 
 def each_alone(function: Callable[[PyTree, PyTree], T]) -> Callable[[PyTree, PyTree], T]:
@@ -67,6 +66,24 @@ def each_alone(function: Callable[[PyTree, PyTree], T]) -> Callable[[PyTree, PyT
     by_rows = rules.spec(("batch",))
     alone = _alone(function, axes_of(rules.batch))
     return jax.shard_map(alone, in_specs=(PartitionSpec(), by_rows), out_specs=by_rows, check_vma=False)
+
+
+def summed_alone(function: Callable[[PyTree, PyTree], T]) -> Callable[[PyTree, PyTree], T]:
+    """function(whole, rows) on the rows of each device, its results added up: for sums over the rows of a batch.
+
+    Gradients are added up, too. Where `each_alone` is the function itself, so is this.
+
+    Args:
+      function: of what every device needs whole and of arrays whose first axis has the rows of a batch, to sums over
+        these rows.
+    """
+    given = nn.get_logical_axis_rules()
+    if not given or not rows_fill(jax.sharding.get_abstract_mesh(), rules := Rules(**dict(given))):
+        return function
+    axes = axes_of(rules.batch)
+    alone = _alone(lambda whole, rows: jax.lax.psum(function(whole, rows), axes), axes)
+    specs = {"in_specs": (PartitionSpec(), rules.spec(("batch",))), "out_specs": PartitionSpec()}
+    return jax.shard_map(alone, **specs, check_vma=False)
 
 
 def _alone(function: Callable[..., T], axes: tuple[str, ...]) -> Callable[..., T]:

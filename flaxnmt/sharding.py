@@ -8,14 +8,15 @@ together, because either one alone makes every constraint a silent no-op.
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from flax import linen as nn
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.experimental import mesh_utils
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from flaxnmt.errors import ConfigError
 from flaxnmt.typing import PyTree
@@ -69,8 +70,11 @@ BRANCHES_APART = Rules(batch=MESH_AXES, mlp=None, heads=None, vocab=None, branch
 def make_mesh(data: int = -1, fsdp: int = 1, model: int = 1, devices: list[jax.Device] | None = None) -> Mesh:
     """A (data, fsdp, model) mesh over the devices; -1 takes what the other axes leave.
 
+    Several slices share the data axis alone: only gradients cross the network between them.
+
     Raises:
-      ConfigError: if the sizes do not multiply to the number of devices.
+      ConfigError: if the sizes do not multiply to the number of devices, `data` does not divide by the slices, or the
+        devices cannot be arranged so.
     """
     devices = jax.devices() if devices is None else devices
     sizes = [data, fsdp, model]
@@ -79,12 +83,41 @@ def make_mesh(data: int = -1, fsdp: int = 1, model: int = 1, devices: list[jax.D
     if -1 in sizes:
         sizes[sizes.index(-1)] = max(1, len(devices) // math.prod(size for size in sizes if size != -1))
     if math.prod(sizes) != len(devices):
-        wanted = " x ".join(f"{name} {size}" for name, size in zip(MESH_AXES, sizes))
         raise ConfigError(
-            f"mesh {wanted} needs {math.prod(sizes)} devices and there are {len(devices)}: "
+            f"mesh {_said(sizes)} needs {math.prod(sizes)} devices and there are {len(devices)}: "
             "change --mesh.data, --mesh.fsdp or --mesh.model so that their product fits"
         )
-    return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes), devices=devices)
+    return Mesh(arranged(sizes, devices), MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
+
+
+def arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
+    """The devices as an array of these sizes, neighbours along the last axes, slices along the first.
+
+    Raises:
+      ConfigError: if the first size does not divide by the slices, or the devices cannot be arranged so.
+    """
+    # Hosts of GPUs have numbers of slices, too, and any axis may cross the network between them.
+    numbers = {getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}
+    slices = len(numbers) or 1
+    data, *rest = sizes
+    if data % slices:
+        raise ConfigError(
+            f"mesh {_said(sizes)}: {slices} slices share the data axis alone, so make --mesh.data a multiple of {slices}"
+        )
+    try:
+        if slices == 1:
+            return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+        within, between = (data // slices, *rest), (slices, *(1 for _ in rest))
+        return mesh_utils.create_hybrid_device_mesh(within, between, devices, allow_split_physical_axes=True)
+    except (AssertionError, NotImplementedError, ValueError) as error:
+        # What JAX raises, by generation, where devices are no whole slice; its messages name every one of them.
+        raise ConfigError(
+            f"mesh {_said(sizes)}: these {len(devices)} devices make no whole slices of one size"
+        ) from error
+
+
+def _said(sizes: Sequence[int]) -> str:
+    return " x ".join(f"{name} {size}" for name, size in zip(MESH_AXES, sizes))
 
 
 @contextlib.contextmanager
@@ -123,6 +156,21 @@ def compiler_options(mesh: Mesh) -> dict[str, str] | None:
 def axes_of(axes: MeshAxes) -> tuple[str, ...]:
     """The mesh axes of one logical axis."""
     return (axes,) if isinstance(axes, str) else axes or ()
+
+
+def row_ways(mesh: Mesh | AbstractMesh, rules: Rules = Rules()) -> int:
+    """The devices that share the rows of a batch."""
+    return math.prod(mesh.shape[axis] for axis in axes_of(rules.batch))
+
+
+def check_rows(rows: int, mesh: Mesh, rules: Rules = Rules()) -> None:
+    """Raises ConfigError if the rows do not divide by the devices that share them."""
+    ways = row_ways(mesh, rules)
+    if rows % ways:
+        raise ConfigError(
+            f"batches of {rows} rows do not divide by the {ways} devices that share them: make --data.batch-tokens "
+            "or --data.rows-multiple a multiple that does, or use a mesh with fewer data and fsdp devices"
+        )
 
 
 def unsharded(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> tuple[list[str], float]:
@@ -209,13 +257,8 @@ def owned_rows(rows: int, mesh: Mesh, rules: Rules = Rules()) -> slice:
     Raises:
       ConfigError: if the rows do not divide by the devices that share them.
     """
+    check_rows(rows, mesh, rules)
     sharding = NamedSharding(mesh, rules.spec(("batch",)))
-    ways = math.prod(mesh.shape[axis] for axis in axes_of(rules.batch))
-    if rows % ways:
-        raise ConfigError(
-            f"batches of {rows} rows do not divide by the {ways} devices that share them: make --data.batch-tokens "
-            "or --data.rows-multiple a multiple that does, or use a mesh with fewer data and fsdp devices"
-        )
     slices = [
         index[0].indices(rows)[:2] for index in sharding.addressable_devices_indices_map((rows,)).values()
     ]

@@ -16,7 +16,7 @@ from experiments.benchmarks.peers.sizes import (
     LEARNING_RATE,
     Size,
 )
-from flaxnmt.config import OptimizerConfig
+from flaxnmt.config import OptimizerConfig, TrainingConfig
 from flaxnmt.decoding.beam import beam_search
 from flaxnmt.models.config import DecoderConfig, EncoderConfig, MultiHead, Seq2SeqConfig
 from flaxnmt.models.seq2seq import Seq2Seq
@@ -67,7 +67,7 @@ def make_step(size: Size, batches: Sequence[dict]) -> tuple[int, Callable[[int],
         init = partial(_init, model)
         _, shardings = state_shardings(init, optimizer, False, mesh)
         state = init_state(init, optimizer, False, shardings, seed=1)
-    objective = translation_objective(model, LABEL_SMOOTHING, chunk=1024)
+    objective = translation_objective(model, LABEL_SMOOTHING, TrainingConfig().loss_chunk)
     update = CompiledStep(TrainStep(objective, optimizer, schedule, seed=1), shardings)
 
     def step(index: int) -> float:

@@ -114,6 +114,8 @@ class Checkpoints:
             self._attempt(step, lambda: self._manager.delete(step))
         self._policy.damaged.discard(step)
         if step in self._on_disk():
+            # It was saved before it was judged.
+            self._policy.metrics[step] = self._policy.metrics.get(step) if metric is None else metric
             return
         trees = {"params": params, "rest": rest}
         record = {"progress": progress, "metric": metric, "arrays": {k: layout(v) for k, v in trees.items()}}

@@ -47,8 +47,7 @@ def fused_linear_cross_entropy(
     Each chunk of rows makes its logits, its loss and its share of the gradient while they are in the cache:
     the loss is a sum, so its gradient is known up to one factor before the backward pass, which multiplies by
     it. Only the first result is differentiated; the other two give no gradient. Products are in the type of
-    `hidden`, sums in float32. A chunk takes rows from all over the batch, so that every shard of R has its
-    part in each.
+    `hidden`, sums in float32.
 
     Args:
       chunk: rows of logits in memory at a time; R is a multiple of it or smaller.
@@ -84,8 +83,8 @@ def _logits(hidden, table):
 
 
 def _chunks(x, chunk):
-    """[R, ...] -> [R / chunk, chunk, ...], row r in chunk r mod (R / chunk)."""
-    return jnp.moveaxis(x.reshape(chunk, -1, *x.shape[1:]), 1, 0)
+    """[R, ...] -> [R / chunk, chunk, ...]."""
+    return x.reshape(-1, chunk, *x.shape[1:])
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))
@@ -117,14 +116,14 @@ def _fused_forward(hidden, embedding, targets, mask, smoothing, chunk):
         d_logits = jnp.where(keep[:, None], jnp.exp(logits - log_z[:, None]) - smoothed, 0.0).astype(
             rows.dtype
         )
-        d_table += jnp.einsum("rv,rd->vd", d_logits, rows, preferred_element_type=jnp.float32)
+        # Transposed, since as [V, D] the product would begin with a transposed copy of the larger factor.
+        d_table += jnp.einsum("rd,rv->dv", rows, d_logits, preferred_element_type=jnp.float32)
         return (jax.tree.map(jnp.add, sums, new), d_table), d_logits @ table
 
-    zeros = (jnp.zeros(()),) * 3, jnp.zeros(table.shape, jnp.float32)
+    zeros = (jnp.zeros(()),) * 3, jnp.zeros(table.T.shape, jnp.float32)
     inputs = [_chunks(x, chunk) for x in (hidden, targets, mask)]
     (sums, d_table), d_rows = jax.lax.scan(add_chunk, zeros, inputs)
-    d_hidden = jnp.moveaxis(d_rows, 0, 1).reshape(hidden.shape)
-    return sums, (d_hidden, d_table.astype(embedding.dtype), targets, mask)
+    return sums, (d_rows.reshape(hidden.shape), d_table.T.astype(embedding.dtype), targets, mask)
 
 
 def _fused_backward(smoothing, chunk, residuals, cotangents):

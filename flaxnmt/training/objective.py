@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from flaxnmt.config import BudgetLossConfig
+from flaxnmt.each_device import summed_alone
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import budget_loss, draw_budgets
 from flaxnmt.gates.control import noise_scale
 from flaxnmt.layers.context import Aux
+from flaxnmt.layers.embedding import whole_rows
 from flaxnmt.models.decoder_only import DecoderOnly
 from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.models.seq2seq import PAD, Seq2Seq
@@ -107,8 +109,8 @@ def translation_objective(
     Args:
       model: the module.
       smoothing: share of the target distribution that is uniform.
-      chunk: most target positions whose logits are in memory at a time, for one device; None keeps the logits
-        whole, which is what shards well.
+      chunk: most target positions whose logits a device has in memory at a time; None keeps the logits whole, which
+        any mesh can divide.
       budget: of a model with gates.
     """
     gated = BudgetLoss(model, budget)
@@ -192,11 +194,12 @@ def _cross_entropy(
 ) -> Sums:
     if chunk is None:
         return _named(label_smoothed_cross_entropy(model.logits(hidden), target, mask, smoothing))
-    rows = target.size
-    most = next(size for size in range(min(chunk, rows), 0, -1) if rows % size == 0)
-    flat = hidden.reshape(rows, -1)
-    return _named(
-        fused_linear_cross_entropy(
-            flat, model.output_weights(), target.ravel(), mask.ravel(), smoothing, most
-        )
-    )
+
+    def sums(table, rows):
+        hidden, target, mask = rows
+        count = target.size
+        most = next(size for size in range(min(chunk, count), 0, -1) if count % size == 0)
+        flat = hidden.reshape(count, -1)
+        return fused_linear_cross_entropy(flat, table, target.ravel(), mask.ravel(), smoothing, most)
+
+    return _named(summed_alone(sums)(whole_rows(model.output_weights()), (hidden, target, mask)))

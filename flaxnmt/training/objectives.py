@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from jax.sharding import Mesh
+
 from flaxnmt.config import TrainingConfig
 from flaxnmt.data.tokenizers import ENCODER_SYMBOLS, MASK, SPECIALS
 from flaxnmt.models.decoder_only import DecoderOnly
@@ -11,11 +13,13 @@ from flaxnmt.training.objective import Model, language_objective, masked_objecti
 from flaxnmt.training.step import Objective
 
 
-def make_objective(model: Model, training: TrainingConfig, chunk: int | None = None) -> Objective:
-    """What a model is trained for, as its configuration says; `chunk` as in `translation_objective`.
+def make_objective(model: Model, training: TrainingConfig, mesh: Mesh | None = None) -> Objective:
+    """What a model is trained for, as its configuration says.
 
-    Noise on gates grows until the end of the training where nothing else is said.
+    Noise on gates grows until the end of the training where nothing else is said. Logits are computed in chunks unless
+    devices of the mesh share the work on a row, and with it the vocabulary.
     """
+    chunk = training.loss_chunk if mesh is not None and mesh.shape["model"] == 1 else None
     steps = training.budget.noise_steps or training.max_steps
     budget = dataclasses.replace(training.budget, noise_steps=steps)
     if isinstance(model, EncoderOnly):

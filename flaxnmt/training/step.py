@@ -107,6 +107,22 @@ class CompiledStep:
         for name, function in jitted.items():
             object.__setattr__(self, name, function)
 
+    def calls(self, state: TrainState, batch: PyTree) -> list[tuple[Callable, tuple, int]]:
+        """What an update from batches of these shapes calls: jitted functions, their arguments, how often.
+
+        For compiling ahead: `state` and `batch` are shapes with shardings, and so are the arguments.
+        """
+        if self.accumulate == 1:
+            return [(self._whole, (state, batch), 1)]
+        one = state.params, batch, state.step, state.step
+        # Gradients have the shapes of the parameters and lie as they do.
+        gradients, (_, sums) = state.params, jax.eval_shape(self._first, *one)
+        return [
+            (self._first, one, 1),
+            (self._next, (gradients, sums, *one), self.accumulate - 1),
+            (self._update, (state, gradients, sums), 1),
+        ]
+
     def _add(self, gradients, sums, params, batch, index, update):
         more = self.step.gradients(params, batch, index, update)
         return jax.tree.map(jnp.add, (gradients, sums), more)

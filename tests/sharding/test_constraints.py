@@ -71,5 +71,11 @@ def test_a_scan_has_those_of_one_layer():
         assert constraints(traced(small_model(scan=True))) == predicted(1, 1)
 
 
+def test_logits_in_chunks_are_made_by_each_device_alone():
+    with use_mesh(make_mesh(2, 4, 1)):
+        # The table is gathered, and logits themselves are not divided.
+        assert constraints(traced(small_model(), loss_chunk=4)) == predicted(1, 2) - 2
+
+
 def test_none_outside_of_a_mesh():
     assert constraints(traced(small_model())) == 0
