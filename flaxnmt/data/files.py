@@ -85,7 +85,7 @@ def _byte_blocks(path: str | Path, report: Report) -> Iterator[bytes]:
     lines = 0
     try:
         with open_bytes(path) as file:
-            while chunk := file.read(BLOCK):
+            while len(chunk := file.read(BLOCK)) == BLOCK:
                 cut = chunk.rfind(b"\n") + 1
                 rest.append(chunk[:cut])
                 if cut:
@@ -94,6 +94,8 @@ def _byte_blocks(path: str | Path, report: Report) -> Iterator[bytes]:
                     yield block
                     rest = []
                 rest.append(chunk[cut:])
+        # The file is closed before its last lines are looked at: what is wrong with one of them leaves nothing open.
+        rest.append(chunk)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         report(
             Problem("gzip", str(path), lines + 1, f"corrupt gzip, nothing can be read from here on ({error})")
