@@ -8,6 +8,7 @@ import tyro
 from tyro.conf import DisallowNone
 
 from experiments import configs, train
+from experiments.preflight import Expected
 from experiments.train import JOIN_SECONDS
 from flaxnmt.commands import parsed
 from flaxnmt.config import Config
@@ -43,6 +44,10 @@ class Arguments:
     """How many processes the run has; 0 asks the cluster's own service (TPU pods, Slurm, Kubernetes)."""
     process: DisallowNone[int | None] = None
     """Which of them this is, from 0."""
+    expect_processes: DisallowNone[int | None] = None
+    """How many the cluster's service should find; a host that sees itself alone would train for itself."""
+    expect_devices: DisallowNone[int | None] = None
+    """The same of all devices."""
     join_seconds: float = JOIN_SECONDS
     """Time in which all processes have to come, and each check of them has to end."""
     compilation_cache: DisallowNone[str | None] = None
@@ -63,6 +68,12 @@ class Arguments:
         limits = {name: getattr(self, name) for name in ("max_steps", "max_epochs", "max_minutes", "seed")}
         given = {name: value for name, value in limits.items() if value is not None}
         return config.replace(data=data, training=dataclasses.replace(config.training, **given))
+
+    def expected(self) -> Expected:
+        """How many processes and devices a run of several should have."""
+        if self.expect_processes is not None:
+            return Expected("--expect-processes", self.expect_processes, self.expect_devices)
+        return Expected("--processes", self.processes or 0, self.expect_devices)
 
     def window(self) -> tuple[int, int] | None:
         """First and last update of the profile.

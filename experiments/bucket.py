@@ -5,7 +5,10 @@ its own for them, which it fills from the bucket when it starts; the first proce
 every checkpoint. So a run goes on from the bucket alone, on whatever hosts.
 """
 
+import contextlib
+import logging
 import shutil
+import time
 from pathlib import Path
 
 import jax
@@ -15,6 +18,11 @@ from jax.experimental import multihost_utils
 from flaxnmt.errors import RunError
 from flaxnmt.remote import copy, files_below, is_address, local_directory, located, reaching
 from flaxnmt.run_directory import BUCKET, CHECKPOINTS
+
+PAUSES = (1.0, 5.0)
+"""Seconds before a bucket is tried again, which now and then does not answer."""
+
+log = logging.getLogger(__name__)
 
 
 class Shared:
@@ -31,8 +39,8 @@ class Shared:
     def bring(self) -> None:
         """Makes what the first process wrote visible to all; every process must call it."""
 
-    def save(self) -> None:
-        """Brings what has changed to where all processes reach it."""
+    def save(self, must: bool = False) -> None:
+        """Brings what has changed to where all processes reach it; where it `must` not, the next time may do it."""
 
     def fetch(self, name: str) -> None:
         """Makes the newest file of this name visible here, once the first process has saved it."""
@@ -50,17 +58,32 @@ class Bucket(Shared):
         self._pull()
 
     def bring(self) -> None:
-        with reaching(str(self.address), RunError):
-            self.save()
+        self.save(must=True)
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("files of the run are on the bucket")
         if jax.process_index() != 0:
             with reaching(str(self.address), RunError):
                 self._pull()
 
-    def save(self) -> None:
+    def save(self, must: bool = False) -> None:
         if jax.process_index() != 0:
             return
+        try:
+            self._retried()
+        except RunError as error:
+            if must:
+                raise
+            log.warning("%s; goes on, and tries again with the next checkpoint", error)
+
+    def _retried(self) -> None:
+        for pause in PAUSES:
+            with contextlib.suppress(RunError), reaching(str(self.address), RunError):
+                return self._push()
+            time.sleep(pause)
+        with reaching(str(self.address), RunError):
+            self._push()
+
+    def _push(self) -> None:
         for path in sorted(path for path in self.local.rglob("*") if path.is_file()):
             status = path.stat()
             stamp = (status.st_mtime, status.st_size)

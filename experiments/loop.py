@@ -111,6 +111,11 @@ class Loop:
         self.phases.lap()
         late: deque = deque()
         preempted, done = False, self._finished(step, history)
+        if step and self._due(step) and history.evaluated != step and not done:
+            # It was asked to stop before this evaluation.
+            with self.phases.within("evaluate"):
+                self._evaluate(state, step, history)
+                done = self._finished(step, history)
         while not (done or preempted):
             with self.phases.within("data"):
                 local = list(itertools.islice(batches, training.accumulate))
@@ -123,7 +128,8 @@ class Loop:
                 self._stop_if_diverged(step - LAG, int(late.popleft()))
             done = self._finished(step, history)
             preempted = preemption.requested(step)
-            evaluate = step % training.evaluate_every == 0 or done
+            # Who asks to stop may not wait for an evaluation; the run begins with it when it goes on.
+            evaluate = (self._due(step) or done) and not preempted
             save = evaluate or bool(training.checkpoint_every and step % training.checkpoint_every == 0)
             if step % training.log_every == 0 or save or preempted:
                 # A checkpoint ends a row, so that no row holds updates of two processes.
@@ -154,6 +160,9 @@ class Loop:
         limits = [limit for limit in (training.max_steps, by_epochs) if limit is not None]
         return min(limits, default=None)
 
+    def _due(self, step: int) -> bool:
+        return step % self.config.training.evaluate_every == 0
+
     def _finished(self, step: int, history: History) -> bool:
         training = self.config.training
         if self.total is not None and step >= self.total:
@@ -179,7 +188,8 @@ class Loop:
             "compilations": self.compilations.total,
             "compilations_after_warmup": len(self.compilations.late),
             "minutes": self.phases.total() / 60,
-            "phases": self._phases(),
+            "phases": (phases := self._phases()),
+            "goodput": goodput(phases),
         }
 
     def _phases(self) -> dict[str, float]:
@@ -282,7 +292,7 @@ class Loop:
         whole = self._whole(params)
         if jax.process_index() == 0:
             write_parameters(self.directory / PARAMETERS, whole)
-            self.shared.save()
+            self.shared.save(must=jax.process_count() > 1)
 
     def _exported(self, state: TrainState) -> Params:
         """The parameters that were exported when the best score was seen, laid out as the state's."""

@@ -14,6 +14,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -60,13 +61,28 @@ def join(coordinator: str | None, processes: int, process: int | None, seconds: 
             ) from error
 
 
-def preflight(config: Config, directory: Path | epath.Path, processes: int, seconds: float) -> None:
+@dataclass(frozen=True)
+class Expected:
+    """How many there should be.
+
+    Attributes:
+      flag: which says how many processes.
+      processes: 0 takes as many as there are.
+      devices: of all processes; None takes as many as there are.
+    """
+
+    flag: str
+    processes: int
+    devices: int | None
+
+
+def preflight(config: Config, directory: Path | epath.Path, expected: Expected, seconds: float) -> None:
     """Checks what all processes stand on; the same outcome in each of them.
 
     Raises:
       ConfigError: with the first thing that is wrong, and where.
     """
-    wrong = miscounted(jax.devices(), jax.process_count(), processes)
+    wrong = miscounted(jax.devices(), jax.process_count(), expected)
     if wrong:
         raise ConfigError(wrong)
     with time_limit(seconds, "adding one number from each device"):
@@ -120,10 +136,18 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
         timer.cancel()
 
 
-def miscounted(devices: Sequence[jax.Device], processes: int, wanted: int) -> str | None:
-    """What is wrong with the numbers of processes and devices; `wanted` 0 takes as many as there are."""
-    if wanted and processes != wanted:
-        return f"--processes {wanted}, and the cluster has {processes}: give the number that there are, or 0"
+def miscounted(devices: Sequence[jax.Device], processes: int, expected: Expected) -> str | None:
+    """What is wrong with the numbers of processes and devices."""
+    if expected.processes and processes != expected.processes:
+        return (
+            f"{expected.flag} {expected.processes}, and the cluster has {processes}: start all hosts, or give the number "
+            "that there are"
+        )
+    if expected.devices is not None and len(devices) != expected.devices:
+        return (
+            f"--expect-devices {expected.devices}, and there are {len(devices)}: see whether every host has its chips and "
+            "nothing else uses them, or give the number that there are"
+        )
     counts = Counter(device.process_index for device in devices)
     odd = next((process for process in range(processes) if counts[process] != counts[0]), None)
     if odd is None:
@@ -180,8 +204,10 @@ def refused(directory: Path | epath.Path, action: Callable[[], None]) -> str | N
     """What the system says against an action in the run directory."""
     try:
         action()
-    except OSError as error:
-        return f"{directory} is not a run directory that all hosts share and write to ({error.strerror or error})"
+    # Libraries of clouds raise errors of their own, and the other processes wait for an answer.
+    except Exception as error:
+        said = getattr(error, "strerror", None) or error
+        return f"{directory} is not a run directory that all hosts share and write to ({said})"
     return None
 
 

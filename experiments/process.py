@@ -69,8 +69,10 @@ def prepare_and_train(
     config, window = arguments.resolved(), arguments.window()
     shared = share(arguments.run, jax.process_index())
     directory = shared.local
-    if jax.process_count() > 1:
-        preflight(config, shared.address, arguments.processes, arguments.join_seconds)
+    expected = arguments.expected()
+    if arguments.processes is not None or expected.processes or expected.devices is not None:
+        # A process that finds itself alone, too: others may be alone beside it, in the same run directory.
+        preflight(config, shared.address, expected, arguments.join_seconds)
     check(config, directory)
     if uses_splash(config.model) and jax.default_backend() != "tpu":
         raise ConfigError("--model.document.kernel splash needs a TPU: give --model.document.kernel xla here")
@@ -88,8 +90,7 @@ def prepare_and_train(
     training = config.training
     schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    chunk = training.loss_chunk if mesh.size == 1 else None
-    objective = minimised = make_objective(task.model, training, chunk)
+    objective = minimised = make_objective(task.model, training, mesh)
 
     def init(key):
         return task.model.init(key, *example_inputs(config.model, config.data.rows_multiple))
@@ -141,7 +142,7 @@ def prepare_and_train(
     if first and code == 0:
         log.info("report: %s", write_report(directory))
         log.info("%s", task.use.format(run=directory))
-    shared.save()
+    shared.save(must=True)
     return code
 
 

@@ -53,6 +53,7 @@ class Supervisor:
         self.asked = asyncio.Event()
         self.interrupts = 0
         self.lost: Ended | None = None
+        self.too_late = False
 
     async def run(self, place: Place | None, seconds: float) -> tuple[int, str | None]:
         """Exit code and line."""
@@ -105,6 +106,7 @@ class Supervisor:
             waiting = {task for task in (ended, asked, news) if task is not None}
             done, _ = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not done:
+                self.too_late = patience == GRACE
                 _send(self.child, signal.SIGKILL)
                 await ended
             if asked in done:
@@ -133,7 +135,8 @@ class Supervisor:
             return status, None
         if self.interrupts > 1:
             return 128 + signal.SIGINT, "interrupted"
-        if self.asked.is_set() and status < 0 and self.lost is None:
+        if self.asked.is_set() and status == -signal.SIGTERM and self.lost is None:
+            # It had not begun: what trains saves, and leaves with the code for it.
             return PREEMPTED, None
         lost = self.lost
         of_another = lost is not None and lost.code in (None, LOST)
@@ -149,6 +152,8 @@ class Supervisor:
             return 128 - status, f"the training was ended by {name}, which is a defect: please report it"
         if -status == signal.SIGABRT:
             return LOST, f"JAX has given up (see above), as it does where another process was lost: {ON}"
+        if self.too_late:
+            return LOST, f"the training did not save within {GRACE:g} s after it was asked to stop: {ON}"
         memory = " (often the system, when memory runs out)" if -status == signal.SIGKILL else ""
         return LOST, f"the training was ended by {name}{memory}: {ON}"
 

@@ -10,6 +10,7 @@ import pytest
 from etils import epath
 from fsspec.implementations.memory import MemoryFileSystem
 
+from experiments import bucket
 from experiments.bucket import share
 from experiments.configs import load
 from experiments.preflight import unreachable
@@ -191,3 +192,27 @@ def test_what_is_removed_from_a_run_is_removed_from_its_bucket():
     for _ in range(2):
         again.save()
         assert [path.name for path in remote.files_below(again.address)] == ["shared.json"]
+
+
+def test_a_bucket_that_does_not_answer_ends_no_training(monkeypatch, caplog):
+    shared = share("gs://my-bucket/runs/patient", 0)
+    (shared.local / "metrics.jsonl").write_text("{}")
+    whole, failures = bucket.copy, iter([OSError("503")] * 2)
+
+    def copy(*paths):
+        for error in failures:
+            raise error
+        whole(*paths)
+
+    monkeypatch.setattr(bucket, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(bucket, "copy", copy)
+    shared.save()
+    assert (shared.address / "metrics.jsonl").read_text() == "{}" and not caplog.messages
+    (shared.local / "report.md").write_text("later")
+    failures = iter([OSError("503")] * 6)
+    shared.save()
+    assert ["(503)" in message and "next checkpoint" in message for message in caplog.messages] == [True]
+    with pytest.raises(RunError, match="503"):
+        shared.save(must=True)
+    shared.save()
+    assert (shared.address / "report.md").read_text() == "later"

@@ -13,7 +13,16 @@ from flaxnmt.training.checkpoints import absolute, read_record
 from flaxnmt.training.integrity import named_leaves
 from flaxnmt.training.metrics import read_metrics
 
-MEASURED_ANEW = ("time", "minutes", "step_seconds", "target_tokens_per_second", "mfu", "seconds", "phases")
+MEASURED_ANEW = (
+    "time",
+    "minutes",
+    "step_seconds",
+    "target_tokens_per_second",
+    "mfu",
+    "seconds",
+    "phases",
+    "goodput",
+)
 COUNTED_BY_PROCESS = ("compilations", "compilations_after_warmup")
 
 

@@ -14,10 +14,11 @@ from interruptions import (
     progress,
     while_saving,
 )
-from tiny_runs import finish, start
+from tiny_runs import TINY, finish, start, write_corpus
 
+from experiments.train import main
 from flaxnmt.training.metrics import read_metrics
-from flaxnmt.training.preemption import leaving_at_once
+from flaxnmt.training.preemption import Preemption, leaving_at_once
 
 
 def test_kills_and_stops_leave_no_trace(trained, tmp_path):
@@ -43,6 +44,22 @@ def test_a_stop_before_the_first_update_asks_for_another_start():
     with pytest.raises(SystemExit) as end, leaving_at_once():
         signal.raise_signal(signal.SIGTERM)
     assert end.value.code == 42 and signal.getsignal(signal.SIGTERM) is earlier
+
+
+@pytest.mark.slow
+def test_who_asks_to_stop_does_not_wait_for_an_evaluation(tmp_path, monkeypatch):
+    options = (
+        "--max-steps 4 --training.evaluate-every 2 --training.log-every 1 --training.metric loss".split()
+    )
+    arguments = [*TINY, *write_corpus(tmp_path / "data"), *options]
+    unbroken, run = tmp_path / "unbroken", tmp_path / "run"
+    assert main([*arguments, "--run", str(unbroken)]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Preemption, "requested", lambda self, step: step == 2)
+        assert main([*arguments, "--run", str(run)]) == 42
+    assert completed(run) == [2] and "dev" not in {row["kind"] for row in read_metrics(run)}
+    assert main([*arguments, "--run", str(run)]) == 0
+    assert_same_run(run, unbroken)
 
 
 @pytest.mark.slow

@@ -9,7 +9,15 @@ import jax
 
 from experiments import preflight
 from experiments.configs import load
-from experiments.preflight import differing, first_problem, miscounted, standing, sum_of_ones, unreachable
+from experiments.preflight import (
+    Expected,
+    differing,
+    first_problem,
+    miscounted,
+    standing,
+    sum_of_ones,
+    unreachable,
+)
 
 HOSTS = ["a", "b", "c"]
 
@@ -19,9 +27,16 @@ def devices(*counts):
 
 
 def test_counts_of_processes_and_devices():
-    assert miscounted(devices(4, 4, 4), 3, 3) is miscounted(devices(4, 4, 4), 3, 0) is None
-    assert miscounted(devices(4, 4), 2, 3).startswith("--processes 3, and the cluster has 2")
-    assert miscounted(devices(4, 4, 1), 3, 3).startswith("process 2 has 1 devices and process 0 has 4")
+    three, any_number = Expected("--processes", 3, None), Expected("--processes", 0, None)
+    assert miscounted(devices(4, 4, 4), 3, three) is miscounted(devices(4, 4, 4), 3, any_number) is None
+    assert miscounted(devices(4, 4), 2, three).startswith("--processes 3, and the cluster has 2")
+    assert miscounted(devices(4, 4, 1), 3, three).startswith("process 2 has 1 devices and process 0 has 4")
+    pod = Expected("--expect-processes", 2, 8)
+    assert miscounted(devices(4, 4), 2, pod) is None
+    assert miscounted(devices(4), 1, pod).startswith(
+        "--expect-processes 2, and the cluster has 1: start all hosts"
+    )
+    assert miscounted(devices(2, 2), 2, pod).startswith("--expect-devices 8, and there are 4")
     assert sum_of_ones() == jax.device_count() == 8
 
 

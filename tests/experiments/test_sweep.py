@@ -58,6 +58,7 @@ def command(tmp_path, monkeypatch, capfd, caplog):
     return run
 
 
+@pytest.mark.slow
 def test_trials_are_measured_once_and_their_runs_removed(command, tmp_path):
     trials = trial("first", seed=3), trial("second", after="first", seed=3)
     code, said, rows = command(*trials)

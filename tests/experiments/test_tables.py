@@ -80,7 +80,14 @@ def test_a_sweep_without_rows_is_one_line(shown):
     )
 
 
-@pytest.mark.parametrize("name", sweep.names())
+@pytest.mark.parametrize(
+    "name",
+    # Those of many trials; the others have all kinds of them.
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("bert", "document_choices", "encoders") else ())
+        for name in sweep.names()
+    ],
+)
 def test_the_trials_of_every_sweep_are_trainings_with_names_of_their_own(name, tmp_path, monkeypatch):
     """Every option is one of the configuration's, and no ledger says where data lies."""
     found = sweep.load(name)

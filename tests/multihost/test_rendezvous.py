@@ -12,6 +12,7 @@ from clusters import child, ends, is_alive, places, training
 from tiny_runs import ROOT
 
 from experiments.rendezvous import MistakeError
+from experiments.supervise import Supervisor
 from experiments.train import cluster
 
 COMMAND = ["discourse_demo", "--run", "RUN"]
@@ -146,6 +147,19 @@ def test_a_supervisor_that_is_killed_takes_its_process_along(killed):
 def test_a_request_to_stop_reaches_all(number):
     codes, streams = supervised(LONG, LONG, act=lambda started: started[1].send_signal(number))
     assert codes == [42, 42] and streams == ["", ""]
+
+
+def test_a_process_that_dies_while_it_saves_has_not_saved():
+    parent = Supervisor(["true"])
+    parent.asked.set()
+    assert parent._outcome(-signal.SIGTERM, None) == (42, None)
+    for too_late, said in (
+        (False, "was ended by SIGKILL"),
+        (True, "did not save within 60 s after it was asked"),
+    ):
+        parent.too_late = too_late
+        code, line = parent._outcome(-signal.SIGKILL, None)
+        assert code == 43 and said in line
 
 
 def test_a_mistake_of_one_ends_all_as_a_mistake():

@@ -12,6 +12,7 @@ def by_two(trained, run, **options):
     return training([[*trained.arguments, "--run", run, *place] for place in places(2)], **options)
 
 
+@pytest.mark.slow
 def test_a_lost_process_ends_both_and_they_go_on_where_they_were(trained, tmp_path):
     run = tmp_path / "run"
     with by_two(trained, str(run)) as processes:
