@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from flaxnmt.config import Config
 from flaxnmt.models.config import ENCODER_SETS, EncoderKind, EncodingConfig
 from flaxnmt.models.flops import encoder_flops
-from tpu.program import Shape
 from tpu.slices import Slice
+from tpu.work import Shape
 
 STEP_SECONDS = 2e-6
 """Assumed of a position of a recurrence: no step of a loop is over sooner, however small. Nobody has measured it here."""
@@ -79,7 +79,7 @@ def seconds(
     Products at a share of the peak, or reading the weights where that takes longer; a recurrence has both, and
     `STEP_SECONDS`, at each of its positions.
     """
-    generation, per_chip = slice_.generation, slice_.generation.planned_devices
+    generation, per_chip = slice_.generation, slice_.generation.devices
     speed, bandwidth = generation.flops * efficiency / per_chip, generation.bandwidth / per_chip
     words, sentences = source[-1], math.prod(source[1:-1])
     work = rows * encoder_flops(model, kinds, words, sentences)
@@ -98,7 +98,7 @@ def choice(config: Config, shape: Shape, slice_: Slice, slices: int, efficiency:
     model, (source, _) = config.model, shape
     if not isinstance(model, EncodingConfig) or len(model.encoder_branches) < 2:
         return None
-    branches, devices = model.encoder_branches, slice_.planned_devices * slices
+    branches, devices = model.encoder_branches, slice_.devices * slices
     names = tuple(part for name in model.encoder.branches for part in ENCODER_SETS.get(name, (name,)))
     rows = source[0] / devices
 
@@ -111,9 +111,9 @@ def choice(config: Config, shape: Shape, slice_: Slice, slices: int, efficiency:
         values = rows * math.prod(source[1:]) * model.d_model * model.dtype.itemsize
         sent = 2 * (groups - 1) * values * (1 + -(-len(branches) // groups))
         generation = slice_.generation
-        speed = generation.interconnect / 2 / generation.planned_devices
+        speed = generation.interconnect / 2 / generation.devices
         apart = tuple(sum(found[group::groups]) for group in range(groups))
         return Choice(names, times(rows), groups, apart, sent, sent / speed)
 
-    fitting = [groups for groups in range(2, len(branches) + 1) if slice_.planned_devices % groups == 0]
+    fitting = [groups for groups in range(2, len(branches) + 1) if slice_.devices % groups == 0]
     return min(map(grouped, fitting), key=lambda one: one.side_by_side, default=None)

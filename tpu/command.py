@@ -99,11 +99,12 @@ class Runner:
     dry_run: bool = False
     say: Callable[[str], None] = print
 
-    def run(self, argv: Sequence[str], missing_ok: bool = False) -> str:
+    def run(self, argv: Sequence[str], missing_ok: bool = False, limit: float | None = None) -> str:
         """What the command wrote to its standard output; nothing in a dry run.
 
         Args:
           missing_ok: whether that there is nothing of the name is an answer too, an empty one.
+          limit: seconds after which it is ended; half an hour if not given.
 
         Raises:
           CommandFailed: where it could not be run or failed.
@@ -111,13 +112,14 @@ class Runner:
         if self.dry_run:
             self.say(shown(argv))
             return ""
+        limit = TIME_LIMIT if limit is None else limit
         # Files and no pipes: those whom a program has started hold its pipes open when it is ended.
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
-                code = self._start(argv, stdout=out, stderr=err, timeout=TIME_LIMIT)
+                code = self._start(argv, stdout=out, stderr=err, timeout=limit)
             except subprocess.TimeoutExpired:
                 raise CommandFailed(
-                    OTHER, f"{argv[0]} did not end within {TIME_LIMIT:g} s; the command was: {shown(argv)}"
+                    OTHER, f"{argv[0]} did not end within {limit:g} s; the command was: {shown(argv)}"
                 ) from None
             said, complaint = (_whole(file) for file in (out, err))
         if code == 0:

@@ -11,6 +11,7 @@ from tpu import gke, queued, watch
 from tpu.command import EXISTS, OTHER, CommandFailed, Runner
 from tpu.job import Job, Place, state_of
 from tpu.names import hidden
+from tpu.patience import UNREACHED, Outage, pause
 
 FAILED = 1
 LEAVING = 120.0
@@ -30,6 +31,7 @@ class Queued:
         watch.create(job, self.runner)
 
     def run(self, job: Job) -> None:
+        queued.check_same(job, watch.described(job, self.runner))
         watch.run(job, self.runner)
 
     def watch(self, job: Job, delay: float, restarts: int, keep: bool) -> int:
@@ -51,9 +53,9 @@ class Queued:
         }
         if bucket is None:
             return row
-        ends = [line.split()[1:] for line in said.splitlines() if line.split()[:1] == [name]]
+        ends = sorted(queued.said_by(said, name).items())
         return row | {
-            "workers": ", ".join(f"{worker} {code}" for worker, code in sorted(ends)) or "none has started"
+            "workers": ", ".join(f"{worker} {code}" for worker, (code, _) in ends) or "none has started"
         }
 
     def logs(self, name: str, place: Place, bucket: str | None, machine: tuple[int, int], lines: int) -> int:
@@ -73,6 +75,7 @@ class Gke:
     restarts: int = 50
     manifest: Path | None = None
     sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.time
 
     def create(self, job: Job) -> None:
         if self.manifest is not None:
@@ -106,15 +109,19 @@ class Gke:
             self.runner.say(f"# every {delay:g} seconds:")
             self.runner.run(gke.listing(job.place, job.name))
             return 0
-        last, failures = "", 0
+        last, outage = "", Outage(self.clock)
         while True:
             try:
                 state, message = self._state(job.name, job.place)
-                failures = 0
+                outage.over()
             except CommandFailed as error:
-                failures += 1
-                if error.kind != OTHER or failures >= watch.FAILURES:
+                if error.kind != OTHER:
                     raise
+                if outage.lasts():
+                    self.runner.say(
+                        f"{job.name}: no answer for an hour ({error}); the cluster looks after it without this"
+                    )
+                    return UNREACHED
                 state, message = "unknown", f"will try again: {error}"
             line = f"{job.name}: {state}" + (f" ({message})" if message else "")
             if line != last:
@@ -130,7 +137,7 @@ class Gke:
                     "other one a defect")
                 )  # fmt: skip
                 return FAILED
-            self.sleep(delay)
+            self.sleep(pause(delay, outage.failures))
 
     def status(self, name: str, place: Place, bucket: str | None) -> dict[str, str]:
         if self.runner.dry_run:

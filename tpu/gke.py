@@ -53,11 +53,6 @@ def tpu_type(slice_: Slice) -> str:
     return slice_.accelerator_type if usual else f"{slice_.generation.accelerator}-{slice_.shape}"
 
 
-def chips_of_node(slice_: Slice) -> int:
-    """Chips of a machine of a node pool, as xpk makes them."""
-    return min(slice_.chips, slice_.generation.chips_per_host)
-
-
 def create(job: Job, restarts: int) -> list[str]:
     """Starts a workload; it is started again by the cluster, at most `restarts` times."""
     return [
@@ -140,8 +135,8 @@ def manifest(job: Job, restarts: int) -> dict[str, Any]:
     }
     if job.spot:
         selector["cloud.google.com/gke-spot"] = "true"
-    chips = chips_of_node(job.slice)
-    nodes = job.slice.chips // chips
+    nodes = job.workers // job.slices
+    chips = job.slice.chips // nodes
     container = {
         "name": CONTAINER,
         "image": job.image,

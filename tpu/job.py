@@ -1,14 +1,20 @@
 """One training on TPU slices: what both ways of launching it need to know, checked before anything is asked for."""
 
+import dataclasses
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flaxnmt.errors import ConfigError
 from tpu import names
 from tpu.slices import Slice
 
-GIVEN = ("--run", "--processes", "--process", "--coordinator")
+if TYPE_CHECKING:
+    from flaxnmt.config import Config
+
+GIVEN = ("--run", "--processes", "--process", "--coordinator", "--expect-processes", "--expect-devices")
 """Flags of the training that the launcher sets."""
 
 
@@ -103,7 +109,16 @@ class Job:
     @property
     def workers(self) -> int:
         """Machines of all slices, each of which runs one process."""
-        return self.slice.hosts * self.slices
+        hosts = self.slice.hosts
+        if self.place.cluster is not None:
+            # A slice of one host of eight chips is two nodes there.
+            hosts = math.ceil(self.slice.chips / self.slice.generation.chips_per_host)
+        return hosts * self.slices
+
+    @property
+    def devices(self) -> int:
+        """Devices of all slices."""
+        return self.slice.devices * self.slices
 
     @property
     def state(self) -> str:
@@ -116,16 +131,16 @@ def state_of(bucket: str, name: str) -> str:
     return f"{bucket}/launch/{name}"
 
 
-def training_command(config: str, run: str, words: Sequence[str]) -> tuple[str, ...]:
-    """The training as every machine runs it.
+def with_training(job: Job, config: str, words: Sequence[str]) -> Job:
+    """A job with the training as every machine of it runs it.
 
     Args:
+      job: with its machines and its run directory.
       config: of `experiments.configs`.
-      run: the run directory, in the bucket.
       words: further flags of `experiments.train`, of the user.
 
     Raises:
-      ConfigError: for flags that it does not have, and those that the launcher sets.
+      ConfigError: for flags that the launcher sets.
     """
     names.check_words(words)
     for word in words:
@@ -133,24 +148,29 @@ def training_command(config: str, run: str, words: Sequence[str]) -> tuple[str, 
             raise ConfigError(
                 f"{word}: the launcher sets {', '.join(GIVEN)}; --name and --bucket name the run directory"
             )
-    return ("python", "-m", "experiments.train", config, "--run", run, "--processes", "0", *words)
+    found = ("--processes", "0", "--expect-processes", str(job.workers), "--expect-devices", str(job.devices))
+    command = ("python", "-m", "experiments.train", config, "--run", job.run, *found, *words)
+    return dataclasses.replace(job, command=command)
 
 
-def check_training(command: Sequence[str], slice_: Slice, slices: int) -> None:
+def check_training(job: Job) -> None:
     """Finds before the machines are asked for what would end the training in its first minute.
 
     Raises:
-      ConfigError: for flags that the training does not understand, files that no machine has, and a mesh that is not
-        that of the slices.
+      ConfigError: for flags that the training does not understand, settings of which no model is made, files that no
+        machine has, and a mesh that is not that of the slices.
     """
-    # The training's own parser, which loads every configuration's parts.
+    # The training's own parser and checks, which load every configuration's parts.
     from experiments.arguments import parse
+    from flaxnmt.checks import check_model, check_ranges
 
-    words = list(command[3:])
+    words = list(job.command[3:])
     if {"-h", "--help"} & set(words):
         raise ConfigError(f"python -m experiments.train {words[0]} --help lists the flags of the training")
     arguments = parse(words)
     config = arguments.resolved()
+    check_ranges(config)
+    check_model(config)
     tokenizer = config.data.tokenizer
     given = [
         (f"--{split}", path) for split in ("train", "dev", "test") for path in getattr(config.data, split)
@@ -166,15 +186,37 @@ def check_training(command: Sequence[str], slice_: Slice, slices: int) -> None:
                 f"{flag} {path}: machines in the cloud do not have it; copy it to the bucket and give gs://..., "
                 "or the absolute path of a file in the image"
             )
-    mesh, devices = config.mesh, slice_.devices * slices
-    data = max(1, devices // (mesh.fsdp * mesh.model)) if mesh.data == -1 else mesh.data
-    if data * mesh.fsdp * mesh.model != devices:
+    check_mesh(config, job)
+
+
+def check_mesh(config: "Config", job: Job) -> None:
+    """Refuses a mesh that is not that of the slices, and rows that it cannot share.
+
+    Raises:
+      ConfigError: with what to change.
+    """
+    from flaxnmt.sharding import BRANCHES_APART, MESH_AXES, Rules, axes_of
+
+    sizes = {axis: getattr(config.mesh, axis) for axis in MESH_AXES}
+    open_axes = [axis for axis, size in sizes.items() if size == -1]
+    if len(open_axes) > 1 or any(size < 1 and size != -1 for size in sizes.values()):
+        raise ConfigError(f"mesh {sizes}: sizes are positive and at most one is -1")
+    for axis in open_axes:
+        sizes[axis] = max(1, job.devices // math.prod(size for size in sizes.values() if size != -1))
+    said = " x ".join(f"{axis} {size}" for axis, size in sizes.items())
+    if math.prod(sizes.values()) != job.devices:
         raise ConfigError(
-            f"mesh data {data} x fsdp {mesh.fsdp} x model {mesh.model} does not fit {devices} devices, which "
-            f"{slices} x {slice_.name} have: change --mesh.data, --mesh.fsdp or --mesh.model"
+            f"mesh {said} does not fit {job.devices} devices, which "
+            f"{job.slices} x {job.slice.name} have: change --mesh.data, --mesh.fsdp or --mesh.model"
         )
-    if config.data.rows_multiple % (data * mesh.fsdp):
+    if sizes["data"] % job.slices:
         raise ConfigError(
-            f"batches of a multiple of {config.data.rows_multiple} rows do not divide by the {data * mesh.fsdp} devices "
+            f"mesh {said}: {job.slices} slices share the data axis alone, so make --mesh.data a multiple of {job.slices}"
+        )
+    rules = BRANCHES_APART if config.mesh.branches else Rules()
+    ways = math.prod(sizes[axis] for axis in axes_of(rules.batch))
+    if config.data.rows_multiple % ways:
+        raise ConfigError(
+            f"batches of a multiple of {config.data.rows_multiple} rows do not divide by the {ways} devices "
             "that share them: make --data.rows-multiple a multiple of that, or take a smaller slice"
         )

@@ -5,7 +5,7 @@
     python -m tpu.launch sweep NAME --slice v5e-16 --bucket gs://BUCKET --image IMAGE
 
 --dry-run prints what would run and runs nothing. Exit codes: 0 done, for watch: finished; 1 the training failed; 2 a
-mistake to correct. tpu/README.md leads from a cloud project to a running pod.
+mistake to correct; 75 nobody could be asked for an hour. tpu/README.md leads from a cloud project to a running pod.
 """
 
 import sys
@@ -131,7 +131,7 @@ class Sweep(Machines):
     at_most: int = 4
     """Jobs that are started in one call."""
     retry: bool = False
-    """Start trials again that failed before, also on machines that they have left on."""
+    """Start trials again that failed, were killed or used up their restarts, also on machines that they have left on."""
 
     def __call__(self) -> int:
         # Trials are those of the trainer, which loads what training needs.
@@ -141,11 +141,11 @@ class Sweep(Machines):
         if self.name is not None:
             raise ConfigError("--name: jobs of a sweep are called like its trials: leave it out")
         loaded = sweep.load(self.config)
-        template = self.job(self.job_name, "", ())
+        template = self.job(self.job_name, "")
         data = None if self.data is None else names.check_bucket(self.data)
         planned = sweeping.plan(self.config, loaded, template, data, self.only, self.seeds)
         for one in planned:
-            check_training(one.job.command, one.job.slice, one.job.slices)
+            check_training(one.job)
         seen = sweeping.look(self.config, planned, self.place, template.bucket, self.runner)
         left = sweeping.advance(planned, seen, self.engine_for(), self.at_most, self.retry)
         if not self.dry_run:

@@ -30,6 +30,10 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 SECRET = re.compile(r"(?i)token|secret|passw|credential|api_?key|private_?key|access_?key")
 HIDDEN = "***"
+# NAME=VALUE within a text, as shells have it: bare or quoted from the value on...
+ASSIGNED = re.compile(r"""(?<![\w.-])([A-Za-z_]\w*)=((?:'[^']*'|"[^"]*"|[^\s'"&])+)""")
+# ...or the whole word quoted, with the quotation marks that shlex puts for one.
+QUOTED = re.compile(r"""(?<=')((?:--env=)?[A-Za-z_]\w*)=([^']*(?:'"'"'[^']*)*)(?=')""")
 # Access tokens of Google, and what stands after a word that announces a secret.
 SPOKEN_SECRETS = (
     re.compile(r"ya29\.[\w.-]+"),
@@ -174,7 +178,13 @@ def hidden(word: str) -> str:
 
 
 def scrubbed(text: str) -> str:
-    """What another program said, without tokens."""
+    """What another program said, without tokens, and without values of variables that sound secret."""
     for pattern in SPOKEN_SECRETS:
         text = pattern.sub(HIDDEN, text)
+    for pattern in (QUOTED, ASSIGNED):
+        text = pattern.sub(_without_value, text)
     return text
+
+
+def _without_value(found: re.Match) -> str:
+    return f"{found[1]}={HIDDEN}" if SECRET.search(found[1]) else found[0]

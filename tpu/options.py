@@ -12,7 +12,7 @@ from tpu import names
 from tpu.command import Runner
 from tpu.engines import Gke, Queued
 from tpu.environment import environment
-from tpu.job import Job, Place, check_training, training_command
+from tpu.job import Job, Place, check_training, with_training
 from tpu.slices import parse_slice
 
 Text = DisallowNone[str | None]
@@ -104,8 +104,8 @@ class Machines(Where):
             return Queued(self.runner, self.restarts)
         return Gke(self.runner, self.restarts, manifest)
 
-    def job(self, name: str, run: str, command: tuple[str, ...]) -> Job:
-        """The job for a command.
+    def job(self, name: str, run: str) -> Job:
+        """The job of this name on these machines, without a training yet.
 
         Raises:
           ConfigError: for anything that would be refused later.
@@ -132,7 +132,7 @@ class Machines(Where):
             bucket=bucket,
             run=run,
             image=self.image,
-            command=command,
+            command=(),
             environment=variables,
             spot=self.spot,
             reserved=self.reserved,
@@ -149,6 +149,6 @@ class Machines(Where):
           ConfigError: also for what the training would refuse in its first minute.
         """
         run = f"{names.check_bucket(self.bucket)}/runs/{self.job_name}"
-        job = self.job(self.job_name, run, training_command(self.config, run, words))
-        check_training(job.command, job.slice, job.slices)
+        job = with_training(self.job(self.job_name, run), self.config, words)
+        check_training(job)
         return job

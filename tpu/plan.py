@@ -1,10 +1,12 @@
 """Says, without a TPU, whether a training will compile and fit on a slice, and roughly how fast it will be.
 
-    python -m tpu.plan CONFIG --slice v5e-16 [--slices 2] [--decode] [--price DOLLARS] [--section.field value ...]
+    python -m tpu.plan CONFIG --slice v5e-16 [--slices 2] [--mesh data=4,fsdp=4] [--decode] [--price DOLLARS]
+        [--section.field value ...]
 
-Compiles the real training step, or with --decode one position of the beam search, with the TPU compiler (`make
-tpu-install`), which takes a minute or so, and prints the bytes on a device, the collectives, and an estimate of the time
-of a step. Exit codes: 0 it fits, 1 it does not, 2 a mistake to correct.
+Compiles the real training step, an update of all its batches, or with --decode one position of the beam search, with
+the TPU compiler (`make tpu-install`), which takes a minute or so, and prints the bytes on a device, the collectives, and
+an estimate of the time of a step. --sweep-mesh does so for every sensible mesh and ranks them. Exit codes: 0 it fits, 1 it
+does not, 2 a mistake to correct.
 """
 
 import dataclasses
@@ -17,25 +19,18 @@ from typing import Annotated
 import tyro
 
 from experiments import configs
-from flaxnmt.commands import guarded, parsed, quiet
+from flaxnmt.checks import check_model, check_ranges
+from flaxnmt.commands import MISTAKE, guarded, parsed, quiet
 from flaxnmt.config import Config, MeshConfig
 from flaxnmt.errors import ConfigError
+from flaxnmt.sharding import MESH_AXES
 from tpu import branches, roofline
-from tpu.program import (
-    DoesNotFit,
-    Shape,
-    beam_step,
-    compile_program,
-    make_planned_mesh,
-    prepare_environment,
-    rules_of,
-    train_step,
-)
-from tpu.slices import GIB, Slice, parse_slice
+from tpu.program import DoesNotFit, compile_work, prepare_environment
+from tpu.said import Row, said_of
+from tpu.slices import Slice, parse_slice
+from tpu.work import Shape, beam_step, planned_mesh, train_step
 
 DOES_NOT_FIT = 1
-
-Row = dict
 
 
 @dataclass(frozen=True)
@@ -97,49 +92,50 @@ def measure(arguments: Arguments, config: Config, slice_: Slice) -> Row:
     Raises:
       ConfigError: for what does not go together.
     """
-    from flaxnmt.sharding import use_mesh
-
-    mesh, shape = make_planned_mesh(config, slice_, arguments.slices), shape_of(config, arguments)
-    sizes = dict(mesh.shape)
-    if shape[0][0] % (sizes["data"] * sizes["fsdp"]):
-        name = "--decoding.batch-size" if arguments.decode else "--data.rows-multiple"
-        raise ConfigError(
-            f"batches of {shape[0][0]} rows do not divide by the {sizes['data'] * sizes['fsdp']} devices that share "
-            f"them: make {name} a multiple of that"
-        )
-    generation = slice_.generation
+    mesh, shape = planned_mesh(config, slice_, arguments.slices), shape_of(config, arguments)
+    generation, batches = slice_.generation, 1 if arguments.decode else config.training.accumulate
+    work = (beam_step if arguments.decode else train_step)(config, mesh, shape)
     row = {
         "slice": slice_.name,
         "slices": arguments.slices,
         "chips": slice_.chips * arguments.slices,
-        "mesh": sizes,
+        "mesh": dict(mesh.shape),
         "program": "beam step" if arguments.decode else "training step",
+        "batches": batches,
         "source": shape[0],
         "target": shape[1],
-        "room": generation.memory // generation.planned_devices,
+        "room": generation.memory // generation.devices,
+        "whole": work.whole,
     }
-    # Outside of the mesh, whose devices can run nothing: shapes of an optimizer are found by running its init.
-    jitted, inputs, parameters = (beam_step if arguments.decode else train_step)(config, mesh, shape)
     try:
-        with use_mesh(mesh) if arguments.decode else use_mesh(mesh, rules_of(config)):
-            program = compile_program(jitted, inputs, parameters)
+        programs = compile_work(work, mesh)
     except DoesNotFit as error:
         return row | {"fits": False, "used": error.used, "said": str(error)}
     flops = (roofline.beam_flops if arguments.decode else roofline.step_flops)(config, shape)
     tokens = roofline.target_positions(shape) // (shape[1][-1] if arguments.decode else 1)
-    found = roofline.estimate(program, flops, slice_, arguments.slices, tokens, arguments.efficiency)
+    found = roofline.estimate(
+        programs,
+        batches * flops,
+        slice_,
+        arguments.slices,
+        batches * tokens,
+        arguments.efficiency,
+        gradients=0 if arguments.decode else batches * work.weights,
+    )
     encoders = None
     if not arguments.decode:
         encoders = branches.choice(config, shape, slice_, arguments.slices, arguments.efficiency)
+    largest = max(programs, key=lambda program: program.total)
     return row | {
-        "fits": program.total <= row["room"],
-        "used": program.total,
-        "parameters": program.parameters,
-        "arguments": program.arguments,
-        "temporaries": program.temporaries,
-        "outputs": program.outputs,
-        "code": program.code,
-        "collectives": {kind: dataclasses.asdict(one) for kind, one in program.collectives.items()},
+        "fits": largest.total <= row["room"],
+        "used": largest.total,
+        "parameters": largest.parameters,
+        "arguments": largest.arguments,
+        "temporaries": largest.temporaries,
+        "outputs": largest.outputs,
+        "code": largest.code,
+        "collectives": {kind: dataclasses.asdict(one) for kind, one in roofline.added_up(programs).items()},
+        "unknown_loops": sum(program.unknown for program in programs),
         "flops": found.flops,
         "poles": found.poles,
         "seconds": found.seconds,
@@ -151,7 +147,7 @@ def measure(arguments: Arguments, config: Config, slice_: Slice) -> Row:
 
 def meshes(slice_: Slice, slices: int) -> list[MeshConfig]:
     """Pure data parallelism, FSDP over a slice or a part of it, and both beside 2 or 4 ways of tensor parallelism."""
-    devices = slice_.planned_devices
+    devices = slice_.devices
     found = []
     for model in (1, 2, 4):
         for fsdp in sorted({1, *(size for size in (4, 8, 16, devices // model) if size > 1)}):
@@ -161,67 +157,6 @@ def meshes(slice_: Slice, slices: int) -> list[MeshConfig]:
     return found
 
 
-def advice(config: Config) -> list[str]:
-    """What makes a training step smaller, in the order in which to try it."""
-    hints = []
-    if config.mesh.fsdp == 1:
-        hints.append("--mesh.fsdp 4 or more: divides parameters, moments and gradients")
-    if config.model.compute_dtype == "float32":
-        hints.append("--model.compute-dtype bfloat16: halves activations")
-    if not config.model.remat:
-        hints.append("--model.remat: computes activations again in the backward pass")
-    half, twice = config.data.batch_tokens // 2, 2 * config.training.accumulate
-    hints.append(f"--data.batch-tokens {half} --training.accumulate {twice}: the same update in two parts")
-    return hints
-
-
-def said_of(row: Row, slice_: Slice, config: Config, arguments: Arguments) -> list[str]:
-    """What the plan says, line by line."""
-    mesh = " ".join(f"{name} {size}" for name, size in row["mesh"].items())
-    count = f"{arguments.slices} slices of " if arguments.slices > 1 else ""
-    lines = [
-        f"{row['program']} on {count}{slice_.name} ({slice_.shape}, {slice_.chips} chips, {slice_.hosts} hosts), mesh "
-        f"{mesh}, sources {list(row['source'])}, targets {list(row['target'])}"
-    ]
-    room = f"{row['room'] / GIB:.0f} GiB of a device"
-    if not row["fits"]:
-        used = f"{row['used'] / GIB:.2f} of the {room}" if row["used"] else row["said"]
-        return [*lines, f"does not fit: {used}; try", *(f"  {hint}" for hint in advice(config))]
-    parts = {
-        "parameters": row["parameters"],
-        "optimizer, batch" if not arguments.decode else "cache": row["arguments"] - row["parameters"],
-        "activations and other temporaries": row["temporaries"],
-        "outputs": row["outputs"],
-        "code": row["code"],
-    }
-    collectives = ", ".join(
-        f"{one['count']} {kind} ({one['bytes'] / 2**20:.1f} MiB)" for kind, one in row["collectives"].items()
-    )
-    poles = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in row["poles"].items())
-    lines += [
-        f"fits: {row['used'] / GIB:.2f} of the {room}: "
-        + ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items()),
-        f"collectives: {collectives or 'none'}",
-        f"work: {row['flops'] / 1e9:.1f} GFLOP a chip; estimated {1e3 * row['seconds']:.1f} ms a step, "
-        f"{row['tokens_per_second']:,.0f} target positions/s ({poles}; products at {arguments.efficiency:.0%} of the peak)",
-    ]
-    if row["encoders"]:
-        lines.append(branches.Choice(**row["encoders"]).said())
-    return lines + ([] if arguments.price is None else [price(row, config, arguments.price)])
-
-
-def price(row: Row, config: Config, dollars: float) -> str:
-    """What the whole run costs."""
-    updates = config.training.max_steps
-    if updates is None or row["program"] != "training step":
-        return "price: of a training, and only where --training.max-steps says how long it is"
-    hours = row["seconds"] * config.training.accumulate * updates / 3600
-    cost = hours * row["chips"] * dollars
-    return (
-        f"price: {updates} updates take {hours:.1f} hours and {cost:,.0f} dollars, at {dollars:g} a chip hour"
-    )
-
-
 def plan(arguments: Arguments) -> int:
     """Compiles, prints, and says by the exit code whether it fits."""
     quiet()
@@ -229,31 +164,71 @@ def plan(arguments: Arguments) -> int:
     if arguments.slices < 1:
         raise ConfigError(f"--slices {arguments.slices}: at least 1")
     prepare_environment()
-    from flaxnmt.checks import check_model
-
+    check_ranges(config)
     check_model(config)
-    tried = meshes(slice_, arguments.slices) if arguments.sweep_mesh else [config.mesh]
-    rows = []
-    for mesh in tried:
-        try:
-            rows.append(measure(arguments, config.replace(mesh=mesh), slice_))
-        except ConfigError as error:
-            if not arguments.sweep_mesh:
-                raise
-            print(f"mesh data {mesh.data} fsdp {mesh.fsdp} model {mesh.model}: {error}")
+    if not arguments.sweep_mesh:
+        rows = [measured(arguments, config, slice_)]
+    else:
+        rows = swept(arguments, config, slice_)
+    for row in sorted(rows, key=lambda row: (not row["fits"], row.get("seconds", 0))):
+        mesh = MeshConfig(**row["mesh"], branches=config.mesh.branches)
+        for line in said_of(row, slice_, config.replace(mesh=mesh), arguments.efficiency, arguments.price):
+            print(line)
+    if not rows:
+        return MISTAKE
+    return 0 if any(row["fits"] for row in rows) else DOES_NOT_FIT
+
+
+def measured(arguments: Arguments, config: Config, slice_: Slice) -> Row:
+    """`measure`, kept in the file at once where one is asked for."""
+    row = measure(arguments, config, slice_)
     if arguments.json is not None:
         with arguments.json.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-    rows.sort(key=lambda row: (not row["fits"], row.get("seconds", 0)))
-    for row in rows:
-        for line in said_of(
-            row,
-            slice_,
-            config.replace(mesh=MeshConfig(**row["mesh"], branches=config.mesh.branches)),
-            arguments,
-        ):
-            print(line)
-    return 0 if rows and rows[0]["fits"] else DOES_NOT_FIT
+            file.write(json.dumps(row) + "\n")
+    return row
+
+
+def swept(arguments: Arguments, config: Config, slice_: Slice) -> list[Row]:
+    """Of every sensible mesh that can be planned; each says in a line what it is, or why it cannot."""
+    rows = []
+    for mesh in meshes(slice_, arguments.slices):
+        name = f"mesh data {mesh.data} fsdp {mesh.fsdp} model {mesh.model}"
+        mesh = dataclasses.replace(mesh, branches=config.mesh.branches)
+        try:
+            row = measured(arguments, config.replace(mesh=mesh), slice_)
+        except ConfigError as error:
+            print(f"{name}: {error}", flush=True)
+            continue
+        rows.append(row)
+        said = f"fits, {1e3 * row['seconds']:.1f} ms" if row["fits"] else "does not fit"
+        print(f"{name}: {said}", flush=True)
+    return rows
+
+
+def with_mesh(argv: list[str]) -> list[str]:
+    """The command line with `--mesh data=4,fsdp=4` in its long form, `--mesh.data 4 --mesh.fsdp 4`.
+
+    Raises:
+      ConfigError: for a text that gives no sizes of axes, each once.
+    """
+    if "--mesh" not in (words := [word.partition("=")[0] for word in argv]):
+        return argv
+    at = words.index("--mesh")
+    _, joined, text = argv[at].partition("=")
+    rest = argv[at + 1 :]
+    if not joined:
+        text, *rest = rest or [""]
+    sizes = [part.partition("=") for part in text.split(",")]
+    names = [name for name, _, _ in sizes]
+    if (
+        not set(names) <= set(MESH_AXES)
+        or len(set(names)) < len(names)
+        or not all(size.removeprefix("-").isdecimal() for *_, size in sizes)
+    ):
+        raise ConfigError(
+            f"--mesh {text}: give the devices along each axis, such as data=4,fsdp=4,model=1; there are {', '.join(MESH_AXES)}"
+        )
+    return [*argv[:at], *(word for name, _, size in sizes for word in (f"--mesh.{name}", size)), *rest]
 
 
 def parse(argv: list[str]) -> Arguments:
@@ -265,7 +240,7 @@ def parse(argv: list[str]) -> Arguments:
     return parsed(
         lambda: tyro.cli(
             Arguments,
-            args=argv[1:],
+            args=with_mesh(argv[1:]),
             default=Arguments(slice=tyro.MISSING, config=config),
             config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff),
             prog=f"python -m tpu.plan {argv[0]}",

@@ -8,13 +8,15 @@ resource that was taken away stays SUSPENDED until it is deleted, and is created
 import json
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from experiments.supervise import LOST, MISTAKE, PREEMPTED
+from flaxnmt.errors import ConfigError
 from tpu.command import CAPACITY, OTHER, kind_of
 from tpu.job import Job, Place
+from tpu.restarts import KEPT
 
 GCLOUD = ("gcloud", "compute", "tpus", "queued-resources")
 SCRIPT = "/var/lib/flaxnmt/startup.sh"
@@ -31,7 +33,15 @@ WAITING = (
     "DELETING",
 )
 PATIENCE = 120.0
-"""Seconds to wait after processes were lost or killed: the state of a resource follows its machines late."""
+"""Seconds to wait after processes have ended: the state of a resource follows its machines late."""
+SSH_LIMIT = 300.0
+"""Seconds to start the training on machines that are there; those that are being taken away do not answer."""
+NO_IMAGE = 125
+"""Exit code of docker itself: it could not fetch or start the image, or was ended with its machine."""
+
+
+IMAGE, ENVIRONMENT = "flaxnmt-image", "flaxnmt-environment"
+"""Names of the metadata that machines keep as long as they are there."""
 
 
 def sent(job: Job, startup: Path, folder: Path) -> dict[str, tuple[Path, str]]:
@@ -43,7 +53,7 @@ def sent(job: Job, startup: Path, folder: Path) -> dict[str, tuple[Path, str]]:
     texts = {
         "startup-script": ("startup.sh", startup.read_text(encoding="utf-8")),
         "flaxnmt-command": ("command", "".join(f"{word}\n" for word in job.command)),
-        "flaxnmt-environment": (
+        ENVIRONMENT: (
             "environment",
             "".join(f"{name}={value}\n" for name, value in job.environment.items()),
         ),
@@ -63,7 +73,7 @@ def create(job: Job, files: dict[str, Path]) -> list[str]:
         f"--service-account={job.service_account}": job.service_account,
         f"--valid-until-duration={job.valid_for}": job.valid_for,
     }
-    metadata = {"flaxnmt-name": job.name, "flaxnmt-image": job.image, "flaxnmt-state": job.state}
+    metadata = {"flaxnmt-name": job.name, IMAGE: job.image, "flaxnmt-state": job.state}
     return [
         *GCLOUD,
         "create",
@@ -116,13 +126,18 @@ def follow(name: str, place: Place, node: int, worker: int, lines: int) -> list[
 
 
 def codes(state: str) -> list[str]:
-    """Reads how the machines ended; `state` may hold a pattern."""
+    """Reads how the machines ended, and the restarts; `state` may hold a pattern."""
     return ["gcloud", "storage", "cat", f"{state}/exit/*"]
 
 
-def forget(state: str) -> list[str]:
-    """Removes how they ended, before they are started again."""
-    return ["gcloud", "storage", "rm", f"{state}/exit/*", "--quiet"]
+def forget(state: str, restarts: bool) -> list[str]:
+    """Removes how they ended, before they are started again, and with `restarts` how often they were."""
+    return ["gcloud", "storage", "rm", f"{state}/exit/{'*' if restarts else '[0-9]*'}", "--quiet"]
+
+
+def remember(path: Path, state: str) -> list[str]:
+    """Keeps what `tpu.restarts` has written to a file."""
+    return ["gcloud", "storage", "cp", str(path), f"{state}/exit/{KEPT}", "--quiet"]
 
 
 def saved_log(state: str, node: int, worker: int) -> list[str]:
@@ -139,12 +154,14 @@ class Resource:
       error: why it failed, in Google's words.
       accelerator: such as v5litepod-16.
       nodes: slices.
+      metadata: of its machines.
     """
 
     state: str = MISSING
     error: str = ""
     accelerator: str = ""
     nodes: int = 0
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 def read_resource(text: str) -> Resource:
@@ -167,9 +184,37 @@ def resource_of(found: dict) -> Resource:
         int(spec.get("multiNodeParams", spec.get("multisliceParams", {})).get("nodeCount", 1))
         for spec in specs
     )
-    accelerator = specs[0].get("node", {}).get("acceleratorType", "") if specs else ""
+    node = specs[0].get("node", {}) if specs else {}
     error = data.get("error", {}).get("message", "")
-    return Resource(state.get("state", "STATE_UNSPECIFIED"), error, accelerator, nodes)
+    return Resource(
+        state.get("state", "STATE_UNSPECIFIED"),
+        error,
+        node.get("acceleratorType", ""),
+        nodes,
+        node.get("metadata", {}),
+    )
+
+
+def check_same(job: Job, resource: Resource) -> None:
+    """Refuses to go on with machines that were made with another image or other variables, which they keep.
+
+    Raises:
+      ConfigError: with what differs; values of variables are not repeated.
+    """
+    if IMAGE not in resource.metadata:
+        return
+    lines = resource.metadata.get(ENVIRONMENT, "").splitlines()
+    had = dict(line.split("=", 1) for line in lines if "=" in line)
+    names = sorted(
+        name for name in had.keys() | job.environment.keys() if had.get(name) != job.environment.get(name)
+    )
+    changed = [f"--image {resource.metadata[IMAGE]}"] if resource.metadata[IMAGE] != job.image else []
+    changed += [f"--env {name}" for name in names]
+    if changed:
+        raise ConfigError(
+            f"{job.name}: its machines were made with another {', '.join(changed)} and keep it: give the same, or what is "
+            "new needs delete and create"
+        )
 
 
 class Outcome(Enum):
@@ -193,33 +238,45 @@ class Progress:
       code: the exit code that decides.
       worker: SLICE-WORKER that left with it.
       reported: machines that said anything.
+      ended_at: when the last of those ended that have, in seconds since 1970.
     """
 
     outcome: Outcome
     code: int | None = None
     worker: str | None = None
     reported: int = 0
+    ended_at: float | None = None
+
+
+def said_by(text: str, name: str) -> dict[str, tuple[str, str]]:
+    """Code, or `running`, and its time by SLICE-WORKER, from lines among which there are others."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[1]: (row[2], row[3]) for row in rows if len(row) == 4 and row[0] == name}
 
 
 def read_progress(text: str, name: str, workers: int) -> Progress:
-    """From lines of `NAME SLICE-WORKER CODE`, where the code of a process that runs is `running`.
+    """From lines of `NAME SLICE-WORKER CODE SECONDS`, where the code of a process that runs is `running`.
 
     One mistake or defect decides, at once: others wait for a process that has left, and are killed in the end. Apart from
     that nothing is decided before every machine has said how it ended.
     """
-    rows = (line.split() for line in text.splitlines())
-    said = {row[1]: row[2] for row in rows if len(row) == 3 and row[0] == name}
-    ended = {worker: int(code) for worker, code in sorted(said.items()) if code.isdecimal()}
+    said = said_by(text, name)
+    ended = {worker: int(code) for worker, (code, _) in sorted(said.items()) if code.isdecimal()}
+    ended_at = max((float(said[worker][1]) for worker in ended), default=None)
 
     def first(outcome: Outcome, fits) -> Progress | None:
-        return next(
-            (Progress(outcome, code, who, len(said)) for who, code in ended.items() if fits(code)), None
+        found = (
+            Progress(outcome, code, who, len(said), ended_at) for who, code in ended.items() if fits(code)
         )
+        return next(found, None)
+
+    def killed(code: int) -> bool:
+        return code >= 128 or code == NO_IMAGE
 
     decided = (
         first(Outcome.MISTAKE, lambda code: code == MISTAKE)
-        or first(Outcome.DEFECT, lambda code: code not in (0, PREEMPTED, LOST) and code < 128)
-        or first(Outcome.KILLED, lambda code: code >= 128)
+        or first(Outcome.DEFECT, lambda code: code not in (0, PREEMPTED, LOST) and not killed(code))
+        or first(Outcome.KILLED, killed)
         or first(Outcome.LOST, lambda code: code == LOST)
     )
     if decided:
@@ -240,6 +297,18 @@ class Action(Enum):
     STOP = "stop"
 
 
+AFTERWARDS = {
+    Outcome.PREEMPTED: (Action.RUN, "the training saved and left"),
+    Outcome.LOST: (Action.RUN, "processes were lost, and the machines are still there"),
+    Outcome.KILLED: (
+        Action.STOP,
+        "processes were killed or the image could not be had, and the machines are still there",
+    ),
+    Outcome.DEFECT: (Action.STOP, "the training failed: a defect, which starting it again would repeat"),
+}
+"""What follows once it is clear that machines stay on which processes have ended."""
+
+
 def decide(resource: Resource, spot: bool, progress: Progress, ended_for: float = 0.0) -> tuple[Action, str]:
     """The state machine: what to do, and why.
 
@@ -247,25 +316,22 @@ def decide(resource: Resource, spot: bool, progress: Progress, ended_for: float 
       resource: as Cloud TPU says.
       spot: whether it may be taken away at any time, and is asked for again then.
       progress: as the machines said.
-      ended_for: seconds for which it is known that processes were lost or killed.
+      ended_for: seconds since the last process ended.
     """
     state, outcome = resource.state, progress.outcome
     if outcome is Outcome.FINISHED:
         return Action.FINISH, "the training has finished"
     if outcome is Outcome.MISTAKE:
         return Action.STOP, "the training was refused: a mistake to correct"
-    if outcome is Outcome.DEFECT:
-        return Action.STOP, "the training failed: a defect, which starting it again would repeat"
+    # Python leaves with 1 too where what it works with is taken away under it.
+    taken = spot and progress.code == 1 and state in ("ACTIVE", "SUSPENDING", "SUSPENDED")
+    if outcome is Outcome.DEFECT and not taken:
+        return AFTERWARDS[outcome]
     if state in WAITING:
         return Action.WAIT, ""
     if state == "ACTIVE":
-        if outcome is Outcome.PREEMPTED:
-            return Action.RUN, "the training saved and left"
-        if outcome is Outcome.LOST and ended_for >= PATIENCE:
-            return Action.RUN, "processes were lost, and the machines are still there"
-        if outcome is Outcome.KILLED and ended_for >= PATIENCE:
-            return Action.STOP, "processes were killed, and the machines are still there"
-        return Action.WAIT, ""
+        settled = outcome in AFTERWARDS and ended_for >= PATIENCE
+        return AFTERWARDS[outcome] if settled else (Action.WAIT, "")
     if state == MISSING:
         return Action.STOP, "the resource is gone: somebody has deleted it"
     if state in ("SUSPENDED", "FAILED"):

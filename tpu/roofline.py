@@ -9,8 +9,10 @@ from flaxnmt.models import build
 from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig
 from flaxnmt.models.flops import forward_flops, sequence_flops
 from flaxnmt.training.masking import RATE
-from tpu.program import Program, Shape
+from tpu.hlo import Collective
+from tpu.program import Program
 from tpu.slices import Slice
+from tpu.work import Shape
 
 
 @dataclass(frozen=True)
@@ -20,9 +22,9 @@ class Estimate:
     Attributes:
       flops: on each chip.
       compute: matrix products, at the assumed share of the peak.
-      memory: reading and writing HBM, as XLA counts bytes.
+      memory: reading and writing HBM, as XLA counts bytes, every round of a loop.
       collectives: over half of the links of a device, and between slices over the network.
-      tokens: target positions of a batch.
+      tokens: target positions of a step.
     """
 
     flops: float
@@ -84,28 +86,47 @@ def beam_flops(config: Config, shape: Shape) -> float:
 
 
 def estimate(
-    program: Program, flops: float, slice_: Slice, slices: int, tokens: int, efficiency: float
+    programs: list[Program],
+    flops: float,
+    slice_: Slice,
+    slices: int,
+    tokens: int,
+    efficiency: float,
+    gradients: float = 0,
 ) -> Estimate:
-    """Of a program that does this work on so many slices.
+    """Of a step that calls these programs and does this work on so many slices.
 
-    Collectives of one slice are taken to be rings: a reduction goes round twice, all else once. Between slices the
-    gradients cross the network once in each direction, a part of them from every device.
+    Collectives of one slice are taken to be rings: a reduction goes round twice, all else once. Between slices
+    `gradients`, the bytes of those of all devices of a slice, cross the network once in each direction, an equal part
+    of them from every device, however they lie on them.
     """
-    generation, per_chip = slice_.generation, slice_.generation.planned_devices
+    generation, per_chip = slice_.generation, slice_.generation.devices
     chips = slice_.chips * slices
     moved = sum(
-        (2 if kind == "all-reduce" else 1) * found.bytes for kind, found in program.collectives.items()
+        (2 if kind == "all-reduce" else 1) * found.bytes for kind, found in added_up(programs).items()
     )
     network = 0.0
     if slices > 1:
-        network = 2 * program.parameters / slice_.planned_devices / (generation.network / per_chip)
+        network = 2 * gradients / slice_.devices / (generation.network / per_chip)
     return Estimate(
         flops=flops / chips,
         compute=flops / (chips * generation.flops * efficiency),
-        memory=program.touched / (generation.bandwidth / per_chip),
+        memory=sum(one.times * one.touched for one in programs) / (generation.bandwidth / per_chip),
         collectives=moved / (generation.interconnect / 2 / per_chip) + network,
         tokens=tokens,
     )
+
+
+def added_up(programs: list[Program]) -> dict[str, Collective]:
+    """Collectives of a step, by kind."""
+    found: dict[str, Collective] = {}
+    for program in programs:
+        for kind, one in program.collectives.items():
+            before = found.get(kind, Collective(0, 0))
+            found[kind] = Collective(
+                before.count + program.times * one.count, before.bytes + program.times * one.bytes
+            )
+    return found
 
 
 def target_positions(shape: Shape) -> int:

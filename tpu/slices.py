@@ -26,8 +26,8 @@ class Generation:
       accelerator: as Cloud writes it in an accelerator type.
       counts_cores: whether the number in a name is of cores, two a chip, or of chips.
       dimensions: of the interconnect: a 2D or 3D torus.
-      planned_devices: devices a chip that libtpu's compiler sees...
-      devices: ...and those that JAX sees on the machine; v4 joins both cores of a chip into one.
+      devices: devices a chip; v4 and v5p join both cores into one (megacore).
+      compiler: what libtpu calls that, so that its compiler sees as many devices as there are on the machine.
       memory: bytes of HBM a chip.
       flops: peak FLOP/s in bfloat16 a chip.
       bandwidth: of HBM, bytes/s a chip.
@@ -43,8 +43,8 @@ class Generation:
     accelerator: str
     counts_cores: bool
     dimensions: int
-    planned_devices: int
     devices: int
+    compiler: str
     memory: int
     flops: float
     bandwidth: float
@@ -60,27 +60,27 @@ GENERATIONS = {
     generation.name: generation
     for generation in (
         Generation(
-            "v3", "v3", True, 2, 2, 2, 32 * GIB, 123e12, 900e9, 656e9, 25e9 / 8, 4, 4, "tpu-ubuntu2204-base",
+            "v3", "v3", True, 2, 2, "default", 32 * GIB, 123e12, 900e9, 656e9, 25e9 / 8, 4, 4, "tpu-ubuntu2204-base",
             None,
         ),
         Generation(
-            "v4", "v4", True, 3, 2, 1, 32 * GIB, 275e12, 1200e9, 600e9, 25e9 / 8, 4, 4, "tpu-ubuntu2204-base",
+            "v4", "v4", True, 3, 1, "megacore", 32 * GIB, 275e12, 1200e9, 600e9, 25e9 / 8, 4, 4, "tpu-ubuntu2204-base",
             "tpu-v4-podslice",
         ),
         Generation(
-            "v5e", "v5litepod", False, 2, 1, 1, 16 * GIB, 197e12, 819e9, 400e9, 25e9 / 8, 4, 8,
+            "v5e", "v5litepod", False, 2, 1, "default", 16 * GIB, 197e12, 819e9, 400e9, 25e9 / 8, 4, 8,
             "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice",
         ),
         Generation(
-            "v5p", "v5p", True, 3, 1, 1, 95 * GIB, 459e12, 2765e9, 1200e9, 50e9 / 8, 4, 4, "v2-alpha-tpuv5",
+            "v5p", "v5p", True, 3, 1, "megacore", 95 * GIB, 459e12, 2765e9, 1200e9, 50e9 / 8, 4, 4, "v2-alpha-tpuv5",
             "tpu-v5p-slice",
         ),
         Generation(
-            "v6e", "v6e", False, 2, 1, 1, 32 * GIB, 918e12, 1638e9, 800e9, 100e9 / 8, 4, 8, "v2-alpha-tpuv6e",
+            "v6e", "v6e", False, 2, 1, "default", 32 * GIB, 918e12, 1638e9, 800e9, 100e9 / 8, 4, 8, "v2-alpha-tpuv6e",
             "tpu-v6e-slice",
         ),
         Generation(
-            "tpu7x", "tpu7x", True, 3, 2, 2, 192 * GIB, 2307e12, 7380e9, 1200e9, 100e9 / 8, 4, 4, None, "tpu7x",
+            "tpu7x", "tpu7x", True, 3, 2, "default", 192 * GIB, 2307e12, 7380e9, 1200e9, 100e9 / 8, 4, 4, None, "tpu7x",
         ),
     )
 }  # fmt: skip
@@ -129,22 +129,36 @@ class Slice:
         return self.chips // self.generation.chips_per_host
 
     @property
-    def planned_devices(self) -> int:
-        """Devices that a plan is made for."""
-        return self.chips * self.generation.planned_devices
-
-    @property
     def devices(self) -> int:
-        """Devices that JAX sees on the machines."""
+        """Devices that JAX sees."""
         return self.chips * self.generation.devices
 
 
+OFFERED = {
+    "v3": (4, 16, 32, 64, 128, 256, 512, 1024),
+    "v4": (4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 2048),
+    "v5e": (1, 4, 8, 16, 32, 64, 128, 256),
+    "v5p": (4, 8, 16, 32),
+    "v6e": (1, 4, 8, 16, 32, 64, 128, 256),
+    "tpu7x": (1, 4, 8, 16, 32),
+}
+"""Chips of the slices to be had, by the section "Configurations" of each generation's page..."""
+CUBE, CUBES, LONGEST = 64, {"v5p": 96, "tpu7x": 144}, 244
+"""...and for some also so many whole cubes of 4x4x4 chips, in shapes of which no side is longer."""
+
+
 def default_topology(chips: int, dimensions: int) -> tuple[int, ...]:
-    """The most compact shape of a power of two: 16 in 2D is 4x4, 8 in 3D is 2x2x2, 4 is 2x2x1.
+    """The most compact shape: 16 in 2D is 4x4; in 3D 8 is 2x2x2, 4 is 2x2x1, and 192, of whole cubes, is 4x4x12.
 
     Raises:
       ConfigError: for a number of chips that has no such shape.
     """
+    if dimensions == 3 and chips >= CUBE and chips % CUBE == 0:
+        cubes = chips // CUBE
+        sides = [side for side in range(1, cubes + 1) if cubes % side == 0]
+        shapes = [(a, b, cubes // (a * b)) for a in sides for b in sides if cubes % (a * b) == 0]
+        ordered = [shape for shape in shapes if shape == tuple(sorted(shape))]
+        return tuple(4 * side for side in min(ordered, key=lambda shape: shape[::-1]))
     exponent = chips.bit_length() - 1
     if chips < 1 or chips != 2**exponent:
         raise ConfigError(f"{chips} chips have no usual shape: give one with --topology, such as 4x4x12")
@@ -154,6 +168,15 @@ def default_topology(chips: int, dimensions: int) -> tuple[int, ...]:
     return tuple(2**part for part in parts)
 
 
+def is_offered(slice_: Slice) -> bool:
+    """Whether Google Cloud has slices of this size; of what is in whole cubes other shapes are to be had, too."""
+    name, topology = slice_.generation.name, slice_.topology
+    if slice_.chips in OFFERED[name]:
+        return True
+    in_cubes = len(topology) == 3 and all(side % 4 == 0 for side in topology)
+    return in_cubes and slice_.chips <= CUBE * CUBES.get(name, 0) and max(topology) <= LONGEST
+
+
 def parse_slice(name: str, topology: str | None = None) -> Slice:
     """The slice of a name as Google Cloud writes it: v3-64, v5e-16 or v5litepod-16, v5p-128, tpu7x-128.
 
@@ -161,7 +184,7 @@ def parse_slice(name: str, topology: str | None = None) -> Slice:
     the shape where it is not the usual one.
 
     Raises:
-      ConfigError: for a name that is none.
+      ConfigError: for a name that is none, and a size that is not to be had.
     """
     kinds = {generation.name: generation for generation in GENERATIONS.values()}
     kinds |= {generation.accelerator: generation for generation in GENERATIONS.values()}
@@ -177,8 +200,15 @@ def parse_slice(name: str, topology: str | None = None) -> Slice:
         counted = "cores, two a chip" if generation.counts_cores else "chips"
         raise ConfigError(f"{name}: the number counts {counted}, such as {generation.name}-{16 * cores}")
     chips = int(number) // cores
+    sizes = f"there are {', '.join(f'{generation.name}-{size * cores}' for size in OFFERED[generation.name])}"
+    if generation.name in CUBES:
+        sizes += f" and multiples of {CUBE * cores} up to {CUBE * CUBES[generation.name] * cores}"
     if topology is None:
-        return Slice(generation, default_topology(chips, generation.dimensions))
+        usual = chips in OFFERED[generation.name] or chips % CUBE == 0
+        found = Slice(generation, default_topology(chips, generation.dimensions)) if usual else None
+        if found is None or not is_offered(found):
+            raise ConfigError(f"{name}: slices of this size are not to be had; {sizes}")
+        return found
     if not re.fullmatch(r"\d+(x\d+)+", topology):
         raise ConfigError(f"--topology {topology}: give the chips along each dimension, such as 4x4")
     shape = tuple(map(int, topology.split("x")))
@@ -187,4 +217,6 @@ def parse_slice(name: str, topology: str | None = None) -> Slice:
             f"--topology {topology} has {len(shape)} dimensions and {math.prod(shape)} chips; {name} has "
             f"{generation.dimensions} and {chips}"
         )
+    if not is_offered(Slice(generation, shape)):
+        raise ConfigError(f"{name} --topology {topology}: slices of this shape are not to be had; {sizes}")
     return Slice(generation, shape)

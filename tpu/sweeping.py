@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.data import PLACE
+from experiments.report import REPORT
 from experiments.sweep import RESULTS
 from experiments.trial import Sweep, Trial
 from flaxnmt.errors import ConfigError
 from flaxnmt.ledger import Ledger
-from tpu import gke, queued
-from tpu.command import EXISTS, OTHER, CommandFailed, Runner
+from tpu import gke, queued, watch
+from tpu.command import CAPACITY, EXISTS, OTHER, CommandFailed, Runner
 from tpu.engines import Gke, Queued
-from tpu.job import Job, Place, state_of, training_command
+from tpu.job import Job, Place, state_of, with_training
 from tpu.names import slug
 from tpu.queued import Outcome, Progress, Resource
-from tpu.watch import Watcher
+from tpu.restarts import Restarts, read_restarts
 
 RUNNING = Progress(Outcome.RUNNING)
-FAILURES = (Outcome.MISTAKE, Outcome.DEFECT)
+FAILURES = (Outcome.MISTAKE, Outcome.DEFECT, Outcome.LOST, Outcome.KILLED)
+"""How a job may have ended that is not there any more, and is started again only where it is wanted."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,8 @@ def plan(
         if trial.directory in wanted:
             words = _words(trial, runs, data)
             run = f"{runs}/{trial.directory}"
-            command = training_command(trial.config, run, words)
-            job = dataclasses.replace(
-                template, name=job_name(name, trial.directory), run=run, command=command
-            )
+            job = dataclasses.replace(template, name=job_name(name, trial.directory), run=run)
+            job = with_training(job, trial.config, words)
             after = None if trial.start is None else job_name(name, trial.start)
             planned.append(Planned(trial, job, after))
     return planned
@@ -118,23 +118,51 @@ def _words(trial: Trial, runs: str, data: str | None) -> list[str]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of all jobs of a sweep: resources, and how their processes stand, by name."""
+    """What is known of all jobs of a sweep, by name.
+
+    Attributes:
+      resources: machines, or the request for them.
+      progress: how their processes stand.
+      restarts: of jobs that were started again, or asked for on a cluster.
+      finished: jobs that have finished, whether anything else is left of them or not.
+    """
 
     resources: dict[str, Resource]
     progress: dict[str, Progress]
+    restarts: dict[str, Restarts]
+    finished: frozenset[str]
 
 
 def look(name: str, planned: Sequence[Planned], place: Place, bucket: str, runner: Runner) -> Seen:
     """Asks once for all jobs."""
     jobs = [one.job for one in planned]
-    if place.cluster is not None:
+    if place.cluster is None:
+        resources = queued.read_resources(runner.run(queued.listing(place)))
+    else:
         said = runner.run(gke.listing(place, prefix(name)))
         states = {job.name: gke.read_listing(said, job.name)[0] for job in jobs} if said else {}
-        finished = {job: Progress(Outcome.FINISHED) for job, state in states.items() if state == gke.FINISHED}
-        return Seen({job: Resource(state) for job, state in states.items()}, finished)
-    resources = queued.read_resources(runner.run(queued.listing(place)))
+        resources = {job: Resource(state) for job, state in states.items() if state != gke.MISSING}
     said = runner.run(queued.codes(state_of(bucket, f"{prefix(name)}*")), missing_ok=True)
-    return Seen(resources, {job.name: queued.read_progress(said, job.name, job.workers) for job in jobs})
+    progress = {job.name: queued.read_progress(said, job.name, job.workers) for job in jobs}
+    reports = runner.run(written(f"{bucket}/runs/{name}/*"), missing_ok=True).split()
+    finished = frozenset(
+        job.name
+        for job in jobs
+        if _finished(resources.get(job.name), progress[job.name], f"{job.run}/{REPORT}" in reports)
+    )
+    return Seen(resources, progress, read_restarts(said), finished)
+
+
+def written(runs: str) -> list[str]:
+    """Lists the reports of runs, which a training writes when it has finished; `runs` may hold a pattern."""
+    return ["gcloud", "storage", "ls", f"{runs}/{REPORT}"]
+
+
+def _finished(resource: Resource | None, progress: Progress, report: bool) -> bool:
+    """Where nothing of the machines is left the run directory knows; before, the training may still be leaving."""
+    if resource is None:
+        return report or progress.outcome is Outcome.FINISHED
+    return resource.state == gke.FINISHED or progress.outcome is Outcome.FINISHED
 
 
 def advance(planned: Sequence[Planned], seen: Seen, engine: Queued | Gke, at_most: int, retry: bool) -> int:
@@ -149,26 +177,19 @@ def advance(planned: Sequence[Planned], seen: Seen, engine: Queued | Gke, at_mos
     say, dry_run = engine.runner.say, engine.runner.dry_run
     for one in planned:
         job = one.job
-        resource = seen.resources.get(job.name, Resource())
-        progress = seen.progress.get(job.name, RUNNING)
-        there = resource.state != queued.MISSING
-        if progress.outcome is Outcome.FINISHED and not there:
+        if job.name in seen.resources:
+            left += not _tend(job, seen, engine, retry)
+            continue
+        if job.name in seen.finished:
             say(f"{job.name}: finished")
             continue
-        if there:
-            left += not _tend(job, resource, progress, engine, retry)
-            continue
         left += 1
-        waits = (
-            one.after is not None and seen.progress.get(one.after, RUNNING).outcome is not Outcome.FINISHED
-        )
+        waits = one.after is not None and one.after not in seen.finished
+        why = _failed(job, seen, engine)
         if waits and not dry_run:
             say(f"{job.name}: waits for {one.after}")
-        elif progress.outcome in FAILURES and not retry:
-            say(
-                f"{job.name}: failed before with exit code {progress.code}; {job.state}/log/{progress.worker} has why, "
-                "--retry starts it again"
-            )
+        elif why and not retry:
+            say(f"{job.name}: {why}; --retry starts it again")
         elif started >= at_most:
             say(f"{job.name}: not started, since --at-most {at_most} were")
         else:
@@ -179,33 +200,57 @@ def advance(planned: Sequence[Planned], seen: Seen, engine: Queued | Gke, at_mos
     return left
 
 
-def _tend(job: Job, resource: Resource, progress: Progress, engine: Queued | Gke, retry: bool) -> bool:
+def _failed(job: Job, seen: Seen, engine: Queued | Gke) -> str | None:
+    """Why a job of which no machines are left is not to be started again by itself."""
+    progress = seen.progress.get(job.name, RUNNING)
+    if progress.outcome in FAILURES:
+        return f"failed before with exit code {progress.code}; {job.state}/log/{progress.worker} has why"
+    if isinstance(engine, Gke) and job.name in seen.restarts:
+        return "was asked for before, has not finished and is gone: deleted, or failed so long ago that xpk forgot it"
+    return None
+
+
+def _tend(job: Job, seen: Seen, engine: Queued | Gke, retry: bool) -> bool:
     """Looks after a job whose machines, or their request, are there; whether it has finished."""
-    on_gke = isinstance(engine, Gke)
-    failed = resource.state == gke.FAILED if on_gke else progress.outcome in FAILURES
+    resource, say = seen.resources[job.name], engine.runner.say
     try:
-        if failed and retry and (on_gke or resource.state == gke.ACTIVE):
-            engine.runner.say(f"{job.name}: failed before, and is started again")
-            engine.run(job)
-            return False
-        if on_gke:
-            engine.runner.say(f"{job.name}: {resource.state}")
-            return resource.state == gke.FINISHED
-        return Watcher(job, engine.runner, engine.restarts).react(resource, progress) == 0
+        if isinstance(engine, Gke):
+            say(f"{job.name}: {resource.state}")
+            code = 1 if resource.state == gke.FAILED else None
+        else:
+            watcher = watch.Watcher(job, engine.runner, engine.restarts)
+            code = watcher.react(
+                resource, seen.progress.get(job.name, RUNNING), seen.restarts.get(job.name, Restarts())
+            )
+        if code and retry:
+            say(f"{job.name}: failed before, and is started again")
+            if isinstance(engine, Gke) or resource.state == "ACTIVE":
+                engine.run(job)
+            else:
+                watch.recreate(job, engine.runner)
+    except ConfigError as error:
+        say(str(error))
     except CommandFailed as error:
         # Of one job, as where a machine cannot be reached; the next call tries it again.
-        if error.kind != OTHER:
+        if error.kind not in (OTHER, CAPACITY):
             raise
-        engine.runner.say(f"{job.name}: {error}")
-        return False
+        say(f"{job.name}: {error}")
+    return job.name in seen.finished
 
 
 def _start(job: Job, engine: Queued | Gke) -> None:
+    runner = engine.runner
     try:
         engine.create(job)
-        if not engine.runner.dry_run:
-            engine.runner.say(f"{job.name}: asked for")
+        if isinstance(engine, Gke):
+            # The list of workloads forgets what has ended.
+            watch.remember(job, runner, Restarts())
+        if not runner.dry_run:
+            runner.say(f"{job.name}: asked for")
     except CommandFailed as error:
-        if error.kind != EXISTS:
+        if error.kind == EXISTS:
+            runner.say(f"{job.name}: is there already")
+        elif error.kind == CAPACITY:
+            runner.say(f"{job.name}: {error}")
+        else:
             raise
-        engine.runner.say(f"{job.name}: is there already")

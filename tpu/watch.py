@@ -1,5 +1,6 @@
 """Keeping a queued resource at its training: looks, decides, acts, until the training has ended."""
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -10,52 +11,63 @@ from flaxnmt.commands import MISTAKE
 from tpu import queued
 from tpu.command import CAPACITY, OTHER, CommandFailed, Runner
 from tpu.job import Job
+from tpu.patience import HOUR, UNREACHED, Outage, pause
 from tpu.queued import Action, Outcome, Progress, Resource
+from tpu.restarts import KEPT, Restarts, read_restarts
 
 FILES = Path("runs/launch")
 """Where what goes to the machines is kept on this one."""
 STARTUP = Path(__file__).with_name("startup.sh")
 DEFECT = 1
-FAILURES = 5
-"""Looks and restarts in a row that may fail, as where the network is away."""
 SILENCE = 1200.0
 """Seconds in which one of the machines must have said that it is there, once all are."""
-LOSSES, HOUR = 3, 3600.0
+LOSSES = 3
 """Restarts after lost processes within an hour, on machines that stay: more of them are a defect."""
-LONGEST_DELAY = 600.0
 
 
 def create(job: Job, runner: Runner, fresh: bool = True) -> None:
     """Asks for the machines; their startup script trains.
 
     Args:
-      fresh: whether what an earlier job of this name said in the bucket is forgotten first.
+      fresh: whether how often an earlier job of this name was started again is forgotten, and not only how it ended.
     """
-    if fresh:
-        runner.run(queued.forget(job.state), missing_ok=True)
+    runner.run(queued.forget(job.state, restarts=fresh), missing_ok=True)
     files = queued.sent(job, STARTUP, FILES / job.name)
     for key, (path, text) in files.items():
         runner.write(path, text, show="tpu/startup.sh" if key == "startup-script" else None)
     runner.run(queued.create(job, {key: path for key, (path, _) in files.items()}))
 
 
-def run(job: Job, runner: Runner) -> None:
-    """Starts the training again on machines that are there."""
-    runner.run(queued.forget(job.state), missing_ok=True)
-    runner.run(queued.again(job))
+def run(job: Job, runner: Runner, fresh: bool = True) -> None:
+    """Starts the training again on machines that are there; `fresh` as in `create`."""
+    runner.run(queued.forget(job.state, restarts=fresh), missing_ok=True)
+    runner.run(queued.again(job), limit=queued.SSH_LIMIT)
 
 
-def recreate(job: Job, runner: Runner) -> None:
-    """Deletes what is left of a resource and asks for it again."""
+def recreate(job: Job, runner: Runner, fresh: bool = True) -> None:
+    """Deletes what is left of a resource and asks for it again; `fresh` as in `create`."""
     runner.run(queued.delete(job.name, job.place), missing_ok=True)
-    create(job, runner)
+    create(job, runner, fresh)
 
 
-def look(job: Job, runner: Runner) -> tuple[Resource, Progress]:
-    """The resource as Cloud TPU describes it, and what its machines said."""
-    resource = queued.read_resource(runner.run(queued.describe(job.name, job.place), missing_ok=True))
+def described(job: Job, runner: Runner) -> Resource:
+    """The resource as Cloud TPU describes it."""
+    return queued.read_resource(runner.run(queued.describe(job.name, job.place), missing_ok=True))
+
+
+def look(job: Job, runner: Runner) -> tuple[Resource, Progress, Restarts]:
+    """The resource, what its machines said, and how often they were started again."""
+    resource = described(job, runner)
     said = runner.run(queued.codes(job.state), missing_ok=True)
-    return resource, queued.read_progress(said, job.name, job.workers)
+    progress = queued.read_progress(said, job.name, job.workers)
+    return resource, progress, read_restarts(said).get(job.name, Restarts())
+
+
+def remember(job: Job, runner: Runner, restarts: Restarts) -> None:
+    """Keeps in the bucket how often a job was started again."""
+    path = FILES / job.name / KEPT
+    runner.write(path, restarts.line(job.name))
+    runner.run(queued.remember(path, job.state))
 
 
 def line_of(job: Job, resource: Resource, progress: Progress) -> str:
@@ -80,10 +92,10 @@ class Watcher:
       job: what to keep going.
       runner: how commands are run.
       restarts: how often the training may be started again.
-      delay: seconds between two looks; longer, up to ten minutes, after resources that failed in a row.
+      delay: seconds between two looks; longer, up to ten minutes, after resources or looks that failed in a row.
       keep: leave the machines when the training has finished.
       sleep: waits for seconds.
-      clock: seconds.
+      clock: seconds since 1970, as the machines write them.
     """
 
     job: Job
@@ -92,21 +104,21 @@ class Watcher:
     delay: float = 30.0
     keep: bool = False
     sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
-    used: int = 0
+    clock: Callable[[], float] = time.time
+    _known: Restarts = field(default_factory=Restarts)
     _said: str = ""
     _begun: Action | None = None
-    _ended_at: float | None = None
-    _silent_at: float | None = None
-    _failures: int = 0
     _in_a_row: int = 0
-    _losses: list[float] = field(default_factory=list)
+
+    def __post_init__(self):
+        self._outage = Outage(self.clock)
 
     def watch(self) -> int:
-        """Until the training has finished, or cannot go on; its exit code.
+        """Until the training has finished, or cannot go on, or nobody can be asked for an hour; its exit code.
 
         Raises:
-          CommandFailed: where gcloud cannot be asked, as without credentials.
+          CommandFailed: where gcloud refuses to answer, as without credentials.
+          ConfigError: for machines of another image or with other variables.
         """
         if self.runner.dry_run:
             return self._show()
@@ -114,74 +126,87 @@ class Watcher:
             code = self.step()
             if code is not None:
                 return code
-            self.sleep(min(self.delay * 2 ** min(self._in_a_row, 10), max(self.delay, LONGEST_DELAY)))
+            self.sleep(pause(self.delay, max(self._in_a_row, self._outage.failures)))
 
     def step(self) -> int | None:
         """One look and what follows; the exit code where that is the end."""
         try:
             code = self.react(*look(self.job, self.runner))
-            self._failures = 0
+            self._outage.over()
             return code
         except (CommandFailed, json.JSONDecodeError) as error:
-            self._failures += 1
-            passing = isinstance(error, json.JSONDecodeError) or error.kind in (OTHER, CAPACITY)
-            if not passing or self._failures >= FAILURES:
+            kind = error.kind if isinstance(error, CommandFailed) else OTHER
+            if kind not in (OTHER, CAPACITY):
                 raise
+            if self._outage.lasts(limited=kind == OTHER or not self.job.spot):
+                self.runner.say(
+                    f"{self.job.name}: no success for an hour ({error}); what trains goes on without this, and the same "
+                    "watch looks after it again"
+                )
+                return UNREACHED
             self._say(f"{self.job.name}: will try again ({error})")
             return None
 
-    def react(self, resource: Resource, progress: Progress) -> int | None:
+    def react(self, resource: Resource, progress: Progress, known: Restarts) -> int | None:
         """What follows from a look; the exit code where that is the end."""
         if self._begun is Action.RECREATE or (self._begun is Action.RUN and resource.state == "ACTIVE"):
             # Half of it is done: what machines said before is forgotten, or the resource is deleted.
             return self._go_on(self._begun)
-        self._begun = None
-        if progress.outcome not in (Outcome.KILLED, Outcome.LOST):
-            self._ended_at = None
-        elif self._ended_at is None:
-            self._ended_at = self.clock()
-        ended_for = 0.0 if self._ended_at is None else self.clock() - self._ended_at
-        if resource.state != "ACTIVE" or progress.reported:
-            self._silent_at = None
-        elif self._silent_at is None:
-            self._silent_at = self.clock()
+        self._begun, self._known = None, known
+        queued.check_same(self.job, resource)
         self._say(line_of(self.job, resource, progress))
         if resource.state == "ACTIVE" and progress.outcome is Outcome.RUNNING:
             self._in_a_row = 0
+        ended_for = 0.0 if progress.ended_at is None else self.clock() - progress.ended_at
         action, why = queued.decide(resource, self.job.spot, progress, ended_for)
-        if action is Action.RUN and progress.outcome is Outcome.LOST and self._too_often():
+        if action is Action.RUN and progress.outcome is Outcome.LOST and len(self._losses()) >= LOSSES:
             action, why = Action.STOP, f"processes were lost {LOSSES + 1} times within an hour"
-        if (
-            action is Action.WAIT
-            and self._silent_at is not None
-            and self.clock() - self._silent_at >= SILENCE
-        ):
+        if action is Action.RECREATE and progress.outcome is Outcome.DEFECT and known.doubted:
+            action, why = Action.STOP, "the training failed a second time: a defect"
+        if action is Action.WAIT and self._silent(resource, progress):
             return self._give_up_on_silence()
         if action in (Action.RUN, Action.RECREATE):
-            return self._restart(action, why)
+            return self._restart(action, progress.outcome, why)
         if action is Action.FINISH:
             return self._finish(resource, why)
         return self._stop(progress, why) if action is Action.STOP else None
 
-    def _too_often(self) -> bool:
-        self._losses = [when for when in self._losses if self.clock() - when < HOUR]
-        self._losses.append(self.clock())
-        return len(self._losses) > LOSSES
+    def _losses(self) -> tuple[float, ...]:
+        return tuple(when for when in self._known.losses if self.clock() - when < HOUR)
 
-    def _restart(self, action: Action, why: str) -> int | None:
-        if self.used >= self.restarts:
-            self.runner.say(f"{self.job.name}: {why}; stopped after {self.used} restarts (--restarts)")
+    def _silent(self, resource: Resource, progress: Progress) -> bool:
+        """Whether machines that are there have said nothing for too long."""
+        if resource.state != "ACTIVE" or progress.reported:
+            return False
+        if self._known.silent_since is None:
+            self._remember(silent_since=self.clock())
+        return self.clock() - self._known.silent_since >= SILENCE
+
+    def _remember(self, **changes) -> None:
+        self._known = dataclasses.replace(self._known, **changes)
+        remember(self.job, self.runner, self._known)
+
+    def _restart(self, action: Action, outcome: Outcome, why: str) -> int | None:
+        used = self._known.used + 1
+        if used > self.restarts:
+            self.runner.say(f"{self.job.name}: {why}; stopped after {used - 1} restarts (--restarts)")
             return DEFECT
-        self.used += 1
+        lost = action is Action.RUN and outcome is Outcome.LOST
+        self._remember(
+            used=used,
+            losses=self._losses() + ((self.clock(),) if lost else ()),
+            doubted=self._known.doubted or outcome is Outcome.DEFECT,
+            silent_since=None,
+        )
         self._in_a_row += 1
         verb = "running it again" if action is Action.RUN else "asking for it again"
-        self.runner.say(f"{self.job.name}: {why}; {verb}, restart {self.used} of at most {self.restarts}")
-        self._ended_at, self._silent_at, self._said = None, None, ""
+        self.runner.say(f"{self.job.name}: {why}; {verb}, restart {used} of at most {self.restarts}")
+        self._said = ""
         return self._go_on(action)
 
     def _go_on(self, action: Action) -> None:
         self._begun = action
-        (run if action is Action.RUN else recreate)(self.job, self.runner)
+        (run if action is Action.RUN else recreate)(self.job, self.runner, fresh=False)
         self._begun = None
 
     def _give_up_on_silence(self) -> int:
@@ -224,10 +249,10 @@ class Watcher:
         say(f"# every {self.delay:g} seconds:")
         look(self.job, self.runner)
         say("# after exit code 42:")
-        run(self.job, self.runner)
+        run(self.job, self.runner, fresh=False)
         if self.job.spot:
             say("# after SUSPENDED or FAILED:")
-            recreate(self.job, self.runner)
+            recreate(self.job, self.runner, fresh=False)
         if not self.keep:
             say("# when it has finished:")
             self.runner.run(queued.delete(self.job.name, self.job.place))

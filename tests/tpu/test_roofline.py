@@ -6,10 +6,12 @@ import pytest
 
 from experiments import configs
 from flaxnmt.models.flops import forward_flops
+from flaxnmt.sharding import make_mesh
 from tpu.hlo import Collective
 from tpu.program import Program
-from tpu.roofline import beam_flops, estimate, step_flops
+from tpu.roofline import added_up, beam_flops, estimate, step_flops
 from tpu.slices import parse_slice
+from tpu.work import train_step
 
 PROGRAM = Program(
     arguments=12 * 2**20,
@@ -24,25 +26,46 @@ V5E = parse_slice("v5e-16")
 
 
 def test_poles_are_work_and_bytes_over_the_speeds_of_a_chip():
-    found = estimate(PROGRAM, 16 * 197e9, V5E, 1, tokens=1000, efficiency=0.5)
+    found = estimate([PROGRAM], 16 * 197e9, V5E, 1, tokens=1000, efficiency=0.5)
     assert (
         found.flops == 197e9 and found.compute == pytest.approx(2e-3) and found.memory == pytest.approx(1e-3)
     )
     assert found.collectives == 0 and found.longest == "products" and found.seconds == pytest.approx(2e-3)
     # 200 MB twice around rings that send at 200 GB/s.
     slow = dataclasses.replace(PROGRAM, collectives={"all-reduce": Collective(3, 200_000_000)})
-    found = estimate(slow, 0, V5E, 1, tokens=1000, efficiency=0.5)
+    found = estimate([slow], 0, V5E, 1, tokens=1000, efficiency=0.5)
     assert found.collectives == pytest.approx(2e-3) and found.longest == "collectives"
 
 
 def test_gradients_cross_the_network_between_slices():
-    one, two = (estimate(PROGRAM, 0, V5E, slices, 1, 0.5).collectives for slices in (1, 2))
-    # A sixteenth of the parameters from each chip, both ways, at 25 Gbit/s.
-    assert one == 0 and two == pytest.approx(2 * 4 * 2**20 / 16 / (25e9 / 8))
+    one, two = (
+        estimate([PROGRAM], 0, V5E, slices, 1, 0.5, gradients=64 * 2**20).collectives for slices in (1, 2)
+    )
+    # A sixteenth of them from each chip, both ways, at 25 Gbit/s.
+    assert one == 0 and two == pytest.approx(2 * 64 * 2**20 / 16 / (25e9 / 8))
+
+
+def test_the_network_asks_not_how_parameters_lie_on_a_slice():
+    config = configs.load("text_tiny")
+    config = config.replace(data=dataclasses.replace(config.data, rows_multiple=8))
+    weights = {
+        train_step(config, make_mesh(*sizes), ((8, 16), (8, 16))).weights
+        for sizes in ((8, 1, 1), (1, 8, 1), (2, 2, 2))
+    }
+    assert len(weights) == 1 and weights.pop() > 2**20
+
+
+def test_programs_count_as_often_as_they_are_called():
+    calls = [
+        dataclasses.replace(PROGRAM, times=times, collectives={"all-reduce": Collective(2, 100)})
+        for times in (1, 3)
+    ]
+    assert added_up(calls) == {"all-reduce": Collective(8, 400)}
+    assert estimate(calls, 0, V5E, 1, 1, 0.5).memory == pytest.approx(4e-3)
 
 
 def test_a_core_of_a_chip_has_half_of_its_speeds():
-    v3, v5e = (estimate(PROGRAM, 1e12, parse_slice(name), 1, 1, 1.0) for name in ("v3-64", "v5e-32"))
+    v3, v5e = (estimate([PROGRAM], 1e12, parse_slice(name), 1, 1, 1.0) for name in ("v3-64", "v5e-32"))
     assert v3.memory / v5e.memory == pytest.approx(2 * 819 / 900)
     assert v3.compute / v5e.compute == pytest.approx(197 / 123)
 

@@ -1,5 +1,6 @@
 """Plans: what is refused before anything is compiled, and real programs of the TPU compiler where it is installed."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -9,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from experiments import configs
+from flaxnmt.config import MeshConfig
 from flaxnmt.errors import ConfigError
+from flaxnmt.sharding import make_mesh
 from tpu import plan, plans
 from tpu.plan import meshes, parse, shape_of
 from tpu.program import _exhausted
+from tpu.said import said_of
 from tpu.slices import parse_slice
+from tpu.work import beam_step, bytes_of, train_step
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,10 +52,142 @@ def test_shapes_of_batches():
 def test_meshes_that_are_tried_use_all_devices_and_no_network_but_for_data():
     for slice_, slices in ((parse_slice("v5e-16"), 1), (parse_slice("v5e-16"), 2), (parse_slice("v3-8"), 1)):
         found = meshes(slice_, slices)
-        devices = slice_.planned_devices * slices
+        devices = slice_.devices * slices
         assert len(set(found)) == len(found) and found[0].data == devices
         assert all(mesh.data * mesh.fsdp * mesh.model == devices for mesh in found)
         assert all(mesh.data % slices == 0 for mesh in found)
+
+
+@pytest.mark.parametrize(
+    "given, sizes",
+    [("--mesh data=2,fsdp=4,model=2", (2, 4, 2)), ("--mesh=fsdp=16", (-1, 16, 1)), ("--mesh data=-1,model=4", (-1, 1, 4))],
+)  # fmt: skip
+def test_a_mesh_may_be_given_in_short(given, sizes):
+    mesh = parse(f"text_tiny {given} --slice v5e-16 --model.scan".split()).config.mesh
+    assert (mesh.data, mesh.fsdp, mesh.model) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "4,4,1", "data=4,fspd=4", "data=four", "data=2,data=2", "data"])
+def test_a_mesh_that_is_none_is_said(text, capsys):
+    assert plan.main(["text_tiny", "--slice", "v5e-16", *(["--mesh", text] if text else ["--mesh"])]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(
+        f"error: --mesh {text}: give the devices along each axis, such as data=4,fsdp=4,model=1"
+    )
+    assert error.count("\n") == 1
+
+
+ROW = {
+    "slice": "v5e-4", "slices": 1, "chips": 4, "mesh": {"data": 4, "fsdp": 1, "model": 1}, "program": "training step",
+    "batches": 1, "source": (8, 16), "target": (8, 16), "room": 2**34, "whole": [], "used": 2**30, "fits": True,
+    "parameters": 0, "arguments": 0, "temporaries": 0, "outputs": 0, "code": 0, "collectives": {}, "unknown_loops": 0,
+    "flops": 1e9, "poles": {"products": 0.001}, "seconds": 0.001, "longest": "products", "tokens_per_second": 1.0,
+    "encoders": None,
+}  # fmt: skip
+
+
+def swept(monkeypatch, tmp_path, measure) -> tuple[int, list[dict]]:
+    """Exit code of a sweep whose meshes are measured so, and the rows in its file."""
+    monkeypatch.setattr(plan, "prepare_environment", lambda: None)
+    monkeypatch.setattr(plan, "measure", measure)
+    path = tmp_path / "rows.jsonl"
+    code = plan.main(f"text_tiny --slice v5e-4 --sweep-mesh --json {path}".split())
+    return code, [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_sweep_goes_on_where_a_mesh_is_refused_and_ranks_the_others(monkeypatch, tmp_path, capsys):
+    def measure(arguments, config, slice_):
+        if config.mesh.model == 4:
+            raise ConfigError("heads do not divide")
+        mesh = {"data": config.mesh.data, "fsdp": config.mesh.fsdp, "model": config.mesh.model}
+        return ROW | {"mesh": mesh, "seconds": 0.001 * config.mesh.data}
+
+    code, rows = swept(monkeypatch, tmp_path, measure)
+    said = capsys.readouterr().out
+    assert code == 0 and len(rows) > 2 and "mesh data 1 fsdp 1 model 4: heads do not divide" in said
+    ranked = [line for line in said.splitlines() if line.startswith("training step")]
+    assert len(ranked) == len(rows) and "mesh data 1 fsdp 4 model 1" in ranked[0]
+
+
+def test_rows_of_a_sweep_are_kept_where_it_breaks(monkeypatch, tmp_path):
+    def measure(arguments, config, slice_):
+        if config.mesh.fsdp > 1:
+            raise KeyboardInterrupt
+        return ROW
+
+    code, rows = swept(monkeypatch, tmp_path, measure)
+    assert code == 130 and len(rows) == 1
+
+
+def test_a_sweep_of_which_every_mesh_is_refused_is_a_mistake(monkeypatch, tmp_path, capsys):
+    def measure(arguments, config, slice_):
+        raise ConfigError("no")
+
+    assert swept(monkeypatch, tmp_path, measure) == (2, [])
+    assert capsys.readouterr().out.count(": no\n") == len(meshes(parse_slice("v5e-4"), 1))
+
+
+def test_what_does_not_fit_is_told_what_makes_it_smaller():
+    config = parse("transformer_base --slice v5e-4".split()).config
+    row = ROW | {"fits": False, "used": 2**35, "whole": ["norm/scale"]}
+
+    def said(program):
+        return "\n".join(said_of(row | {"program": program}, parse_slice("v5e-4"), config, 0.5, None))
+
+    training, search = said("training step"), said("beam step")
+    assert "does not fit: 32.00 of the 16 GiB" in training and "--training.accumulate" in training
+    assert "whole on every device: norm/scale" in training
+    assert (
+        "--decoding.batch-size 32" in search
+        and "--decoding.beam-size 2" in search
+        and "--target-length 8" in search
+    )
+    assert not {"--training.accumulate", "--model.remat"} & set(search.split())
+
+
+def test_loops_of_unknown_length_make_an_estimate_a_lower_bound():
+    config = parse("text_tiny --slice v5e-4".split()).config
+    said = said_of(ROW | {"unknown_loops": 2}, parse_slice("v5e-4"), config, 0.5, None)
+    assert "at least that: 2 loops do not say how often they go round, and count once" in said
+
+
+def tiny(rows_multiple: int = 8, accumulate: int = 1, **changes):
+    config = configs.load("text_tiny").replace(**changes)
+    data = dataclasses.replace(config.data, rows_multiple=rows_multiple)
+    return config.replace(data=data, training=dataclasses.replace(config.training, accumulate=accumulate))
+
+
+def test_an_update_of_several_batches_is_the_programs_that_training_calls():
+    mesh, shape = make_mesh(2, 4), ((8, 16), (8, 16))
+    (whole,) = train_step(tiny(), mesh, shape).calls
+    first, again, update = train_step(tiny(accumulate=3), mesh, shape).calls
+    assert (whole.times, first.times, again.times, update.times) == (1, 1, 2, 1)
+    state = whole.arguments[0]
+    moments = bytes_of(state.opt_state)
+    assert whole.beside == update.beside == 0 and moments <= first.beside == again.beside < moments + 16
+    gradients = bytes_of(state.params)
+    assert bytes_of(again.arguments[0]) == bytes_of(update.arguments[1]) == gradients
+    compiled = [call.function.lower(*call.arguments) for call in (first, again, update)]
+    assert all(lowered.out_info for lowered in compiled)
+
+
+def test_a_plan_refuses_what_training_refuses():
+    shape = (16, 8), (16, 8)
+    with pytest.raises(ConfigError, match="batches of 4 rows do not divide by the 8 devices"):
+        train_step(tiny(rows_multiple=4), make_mesh(), shape)
+    apart = MeshConfig(4, 1, 2, branches=True)
+    with pytest.raises(ConfigError, match="batches of 4 rows do not divide by the 8 devices"):
+        train_step(tiny(rows_multiple=4, mesh=apart), make_mesh(4, 1, 2), shape)
+    small = dataclasses.replace(
+        configs.load("text_tiny").model, d_model=8, positions="learned", max_positions=16
+    )
+    with pytest.raises(ConfigError, match="of the parameters would be whole on every device"):
+        train_step(tiny(model=small), make_mesh(1, 8), shape)
+
+
+def test_a_search_refuses_rows_that_do_not_divide():
+    with pytest.raises(ConfigError, match="batches of 12 rows do not divide by the 8.*--decoding.batch-size"):
+        beam_step(tiny(), make_mesh(), ((12, 8), (12, 8)))
 
 
 def test_the_compilers_words_on_memory():
@@ -59,6 +196,11 @@ def test_the_compilers_words_on_memory():
         "15.75G hbm. Exceeded hbm capacity by 24.30G."
     )
     assert _exhausted(message) == ("needs 40.05G of 15.75G of memory on each device", int(40.05 * 2**30))
+    message = (
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (812.17G) exceeds available HBM (15.75G). HLO module: jit_whole."
+    )
+    assert _exhausted(message) == ("needs 812.17G of 15.75G of memory on each device", int(812.17 * 2**30))
 
 
 @pytest.mark.parametrize(
@@ -106,6 +248,43 @@ def test_a_step_of_the_search_and_two_slices(tmp_path):
     assert beam["program"] == "beam step" and beam["fits"] and beam["seconds"] > 0 and not beam["encoders"]
     two = compiled(tmp_path, "text_tiny --slice v5e-4 --slices 2")
     assert two["chips"] == 8 and two["mesh"]["data"] == 8
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize(
+    "name, devices", [("v3-8", 8), ("v4-8", 4), ("v5p-8", 4), ("v6e-4", 4), ("tpu7x-8", 8)]
+)
+def test_every_generation_is_planned(name, devices, tmp_path):
+    row = compiled(tmp_path, f"text_tiny --slice {name}")
+    assert row["fits"] and row["mesh"]["data"] == devices and row["unknown_loops"] == 0
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize(
+    "name, slices", [("v6e-16", 1), ("v5p-128", 1), ("v5e-16", 2), ("v4-32", 2), ("v3-32", 2)]
+)
+@pytest.mark.parametrize("fsdp, model", [(8, 1), (1, 2)])
+def test_meshes_of_devices_as_the_compiler_has_them(name, slices, fsdp, model):
+    script = (
+        "from tpu.program import prepare_environment; prepare_environment()\n"
+        "from tpu.slices import parse_slice; from tpu.work import planned_devices; from flaxnmt.sharding import make_mesh\n"
+        f"mesh = make_mesh(-1, {fsdp}, {model}, planned_devices(parse_slice({name!r}), {slices}))\n"
+        "halves = [{getattr(one, 'slice_index', 0) for one in half.flat} for half in\n"
+        "    (mesh.devices[: len(mesh.devices) // 2], mesh.devices[len(mesh.devices) // 2 :])]\n"
+        "print(len(set(mesh.devices.flat)), halves)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    devices = slices * parse_slice(name).devices
+    assert done.stdout.split(maxsplit=1) == [str(devices), f"[{{0}}, {{{slices - 1}}}]\n"], done.stderr
+
+
+@pytest.mark.tpu
+def test_an_update_of_several_batches_says_the_largest_program(tmp_path):
+    one = compiled(tmp_path, "text_tiny --slice v5e-4")
+    four = compiled(tmp_path, "text_tiny --slice v5e-4 --training.accumulate 4")
+    assert four["batches"] == 4 and four["flops"] == 4 * one["flops"]
+    assert four["arguments"] - one["arguments"] == pytest.approx(one["parameters"], rel=0.01)
+    assert 3 < four["seconds"] / one["seconds"] < 6
 
 
 @pytest.mark.tpu

@@ -36,11 +36,11 @@ class Cloud:
 
     @property
     def verbs(self) -> list[str]:
-        """Calls without their arguments; the look of every round is left out."""
+        """Calls without their arguments; looks, and what is kept for the next one, are left out."""
         found = []
         for call in self.calls:
             verb = call[4] if call[1] == "compute" else call[2]
-            found += [verb] if verb not in ("describe", "cat") else []
+            found += [verb] if verb not in ("describe", "cat", "ls", "cp") else []
         return found
 
     def put(self, name: str, text: str) -> None:

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from launching import CREATE, DATA, IMAGE
 
+from experiments import configs
+from flaxnmt.config import MeshConfig
 from flaxnmt.errors import ConfigError, RunError
 from tpu import gke
-from tpu.command import CommandFailed, Runner
+from tpu.command import Runner
 from tpu.engines import Gke
-from tpu.job import Job, Place, training_command
+from tpu.job import Job, Place, check_mesh, with_training
+from tpu.patience import UNREACHED
 from tpu.slices import parse_slice
 
 CLUSTER = ["--cluster", "pods"]
@@ -101,9 +104,11 @@ def test_watch_waits_a_passing_failure_out(cloud):
     lines = []
     assert Gke(Runner(say=lines.append), sleep=lambda _: None).watch(job(), 5.0, 9, False) == 0
     assert sum("will try again" in line for line in lines) == 1
-    cloud.plan(fail={"list": ["Connection refused"] * 9})
-    with pytest.raises(CommandFailed, match="Connection refused"):
-        Gke(Runner(say=lines.append), sleep=lambda _: None).watch(job(), 5.0, 9, False)
+    cloud.plan(fail={"list": ["Connection refused"] * 30})
+    slept = []
+    watcher = Gke(Runner(say=lines.append), sleep=slept.append, clock=lambda: sum(slept))
+    assert watcher.watch(job(), 5.0, 9, False) == UNREACHED
+    assert sum(slept) >= 3600 and slept[:3] == [10.0, 20.0, 40.0] and "Connection refused" in lines[-1]
 
 
 def test_watch_ends_where_nothing_is_left(cloud):
@@ -209,6 +214,9 @@ def test_every_machine_of_every_slice_has_one_process(name, nodes, chips):
     jobs = made["spec"]["replicatedJobs"][0]
     assert jobs["replicas"] == 3 and made["spec"]["failurePolicy"]["maxRestarts"] == 5
     assert jobs["template"]["spec"]["parallelism"] == jobs["template"]["spec"]["completions"] == nodes
+    command = with_training(job(name, slices=3), "text_small", []).command
+    assert command[command.index("--expect-processes") + 1] == str(3 * nodes)
+    assert command[command.index("--expect-devices") + 1] == str(3 * parse_slice(name).devices)
     pod = jobs["template"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": chips}
     assert (
@@ -278,7 +286,7 @@ def test_every_word_arrives_as_it_was_given_through_kubernetes_and_the_shell(tmp
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\nfor word; do printf "%s\\n" "$word"; done\n')
     python.chmod(0o755)
-    made = gke.manifest(job(command=training_command("text_small", "gs://b/r", words)), 1)
+    made = gke.manifest(with_training(job(), "text_small", words), 1)
     command = at(made, "spec.replicatedJobs.0.template.spec.template.spec.containers.0.command")
     argv = [expanded(word, {"HOME": "/root"}) for word in command]
     done = subprocess.run(
@@ -292,7 +300,8 @@ def test_every_word_arrives_as_it_was_given_through_kubernetes_and_the_shell(tmp
 
 def test_shapes_that_are_not_the_usual_ones_are_named():
     assert gke.tpu_type(parse_slice("v5p-128")) == "v5p-128"
-    assert gke.tpu_type(parse_slice("v5p-384", "4x4x12")) == "v5p-4x4x12"
+    assert gke.tpu_type(parse_slice("v5p-384")) == "v5p-384"
+    assert gke.tpu_type(parse_slice("v5p-512", "4x4x16")) == "v5p-4x4x16"
     assert gke.tpu_type(parse_slice("v5e-16", "2x8")) == "v5litepod-2x8"
 
 
@@ -311,6 +320,11 @@ def test_what_is_to_be_had_where():
         (["--", *DATA, "--mesh.fsdp", "3"], "does not fit 16 devices"),
         (["--", *DATA, "--mesh.data", "32"], "does not fit 16 devices"),
         (["--", *DATA, "--data.rows-multiple", "8"], "do not divide by the 16 devices"),
+        (["--slices", "3", "--", *DATA, "--data.rows-multiple", "48", "--mesh.data", "1", "--mesh.fsdp", "48"],
+         "3 slices share the data axis alone, so make --mesh.data a multiple of 3"),
+        (["--", *DATA, "--mesh.data", "-1", "--mesh.fsdp", "-1"], "at most one is -1"),
+        (["--", *DATA, "--model.encoder.attention.heads", "7"], "7 heads do not divide d_model"),
+        (["--", *DATA, "--training.label-smoothing", "2"], "--training.label-smoothing 2.0: a share"),
         (["--", "--train", "train.en", "train.de"], "machines in the cloud do not have it"),
         (["--", *DATA, "--init-from", "runs/x"], "--init-from runs/x: machines in the cloud do not have it"),
         (["--", *DATA, "--data.tokenizer.source-model", "a.model"], "machines in the cloud do not have it"),
@@ -327,6 +341,15 @@ def test_what_is_to_be_had_where():
 def test_mistakes_are_found_before_any_machine_is_asked_for(cloud, command, options, said):
     code, _, err = command([*CREATE, *options])
     assert code == 2 and said in err and err.count("\n") == 1 and cloud.calls == []
+
+
+def test_branches_apart_share_the_rows_among_all_devices():
+    config = configs.load("text_small")
+    data = dataclasses.replace(config.data, rows_multiple=8)
+    together = config.replace(data=data, mesh=MeshConfig(model=2))
+    check_mesh(together, job("v5e-16"))
+    with pytest.raises(ConfigError, match="do not divide by the 16 devices"):
+        check_mesh(together.replace(mesh=MeshConfig(model=2, branches=True)), job("v5e-16"))
 
 
 @pytest.mark.parametrize(

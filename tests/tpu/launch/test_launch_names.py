@@ -7,7 +7,10 @@ from launching import CREATE, DATA, IMAGE
 
 from flaxnmt.errors import ConfigError
 from tpu import names, queued
-from tpu.job import Place, training_command
+from tpu.job import Job, Place, with_training
+from tpu.slices import parse_slice
+
+JOB = Job("wmt", Place(), parse_slice("v5e-16"), 1, "gs://b", "gs://b/r", IMAGE, (), {})
 
 # What shells, lists of gcloud, YAML and file systems make something else of.
 ODD = [
@@ -111,21 +114,21 @@ def test_the_command_refuses_them_and_runs_nothing(flag, odd, cloud, command):
 @pytest.mark.parametrize("odd", [odd for odd in ODD if names.CONTROL.search(odd)])
 def test_words_of_more_than_one_line_are_refused(odd):
     with pytest.raises(ConfigError, match="must be one line"):
-        training_command("text_small", "gs://b/r", ["--train", odd])
+        with_training(JOB, "text_small", ["--train", odd])
     assert refused(names.check_variables, [f"NAME={odd}"])
 
 
 @pytest.mark.parametrize("odd", [odd for odd in ODD if not names.CONTROL.search(odd)])
 def test_other_words_stay_one_word_in_the_shell_of_a_machine(odd):
-    command = training_command("text_small", "gs://b/r", ["--train", odd])
+    command = with_training(JOB, "text_small", ["--train", odd]).command
     *_, sent, _ = queued.ssh("wmt", Place(), command)
     assert shlex.split(sent.removeprefix("--command=")) == list(command)
 
 
 def test_flags_that_the_launcher_sets_are_refused():
-    for word in ("--run", "--run=gs://x/y", "--processes", "--coordinator=a:1"):
+    for word in ("--run", "--run=gs://x/y", "--processes", "--coordinator=a:1", "--expect-devices"):
         with pytest.raises(ConfigError, match="the launcher sets --run, --processes"):
-            training_command("text_small", "gs://b/r", [word])
+            with_training(JOB, "text_small", [word])
 
 
 @pytest.mark.parametrize("pair", ["A", "=b", "A B=c", "1A=b", "A-B=c", "TOKEN"])
@@ -157,3 +160,21 @@ def test_slugs_are_names_and_differ():
 )
 def test_secrets_are_not_shown(word, shown):
     assert names.hidden(word) == shown
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("xpk: --env=WANDB_API_KEY=x9 --spot", "xpk: --env=WANDB_API_KEY=*** --spot"),
+        ("ran HF_TOKEN='a b' COLOUR=red", "ran HF_TOKEN=*** COLOUR=red"),
+        ('DB_PASSWORD="a b" MY_CREDENTIAL=c;d', "DB_PASSWORD=*** MY_CREDENTIAL=***"),
+        (f"sh -c {shlex.quote('--env=HF_TOKEN=a b')} x", "sh -c '--env=HF_TOKEN=***' x"),
+        (f"sh -c {shlex.quote(chr(39).join(['HF_TOKEN=a', 'b c']))} x", "sh -c 'HF_TOKEN=***' x"),
+        (
+            "--data.tokenizer=a --data.tokenizer.vocab-size=8",
+            "--data.tokenizer=a --data.tokenizer.vocab-size=8",
+        ),
+    ],
+)
+def test_secrets_within_a_text_are_not_shown(text, shown):
+    assert names.scrubbed(text) == shown

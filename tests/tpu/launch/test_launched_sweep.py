@@ -1,6 +1,8 @@
 """A sweep as one job for each trial: each call does what is next for all of them."""
 
+import dataclasses
 import json
+import time
 
 import pytest
 from launching import MACHINES
@@ -11,6 +13,8 @@ from flaxnmt.errors import ConfigError
 from flaxnmt.ledger import Ledger
 from tpu import names, sweeping
 from tpu.launch import VERBS
+from tpu.restarts import read_restarts
+from tpu.watch import SILENCE
 
 FILES = ("--train", "$FLAXNMT_DATA/a.jsonl", "--dev", "$FLAXNMT_DATA/b.jsonl", "--data.rows-multiple", "16")
 FIRST = Trial("base", "text_small", FILES)
@@ -30,9 +34,18 @@ def three_trials(cloud, monkeypatch, tmp_path):
     return cloud
 
 
-def ended(cloud, name: str, code) -> None:
+def ended(cloud, name: str, code, ago: float = 0.0) -> None:
     for worker in WORKERS:
-        cloud.put(f"my-bucket/launch/{name}/exit/{worker}", f"{name} {worker} {code}\n")
+        cloud.put(
+            f"my-bucket/launch/{name}/exit/{worker}", f"{name} {worker} {code} {time.time() - ago:.0f}\n"
+        )
+
+
+def becomes(cloud, name: str, state: str) -> None:
+    """A resource gets into a state."""
+    resources = cloud.resources
+    resources[name]["state"] = state
+    (cloud.folder / "resources.json").write_text(json.dumps(resources))
 
 
 def created(cloud) -> list[str]:
@@ -46,7 +59,8 @@ def test_one_job_for_each_trial_and_those_that_start_from_others_wait(three_tria
     assert f"{SECOND}: waits for {BASE}" in out and "0 of 3 jobs finished" in out
     words = cloud.resources[BASE]["metadata"]["flaxnmt-command"].splitlines()
     assert words[3:] == [
-        *("text_small", "--run", "gs://my-bucket/runs/tests/base-seed1", "--processes", "0", "--seed", "1"),
+        *("text_small", "--run", "gs://my-bucket/runs/tests/base-seed1", "--processes", "0"),
+        *("--expect-processes", "4", "--expect-devices", "16", "--seed", "1"),
         *("--train", "gs://my-bucket/data/a.jsonl", "--dev", "gs://my-bucket/data/b.jsonl"),
         *FILES[-2:],
     ]
@@ -66,9 +80,7 @@ def test_one_job_for_each_trial_and_those_that_start_from_others_wait(three_tria
 def test_spot_machines_of_a_trial_are_asked_for_again(three_trials, command):
     cloud = three_trials
     command(COMMAND)
-    resources = cloud.resources
-    resources[THIRD]["state"] = "SUSPENDED"
-    (cloud.folder / "resources.json").write_text(json.dumps(resources))
+    becomes(cloud, THIRD, "SUSPENDED")
     assert command(COMMAND)[0] == 0 and created(cloud) == [BASE, THIRD, THIRD]
     assert cloud.resources[THIRD]["state"] == "ACCEPTED"
 
@@ -84,15 +96,83 @@ def test_a_trial_that_failed_is_started_again_only_where_it_is_wanted(three_tria
     command([*COMMAND, "--only", "other", "--retry"])
     assert created(cloud) == [THIRD]
     # On machines that it has left on, too.
-    cloud.plan(states=[])
-    resources = cloud.resources
-    resources[THIRD]["state"] = "ACTIVE"
-    (cloud.folder / "resources.json").write_text(json.dumps(resources))
+    becomes(cloud, THIRD, "ACTIVE")
     ended(cloud, THIRD, 2)
     command([*COMMAND, "--only", "other"])
     assert cloud.verbs[-1] != "ssh"
     _, out, _ = command([*COMMAND, "--only", "other", "--retry"])
     assert cloud.verbs[-2:] == ["rm", "ssh"] and "failed before, and is started again" in out
+
+
+ONE = [*COMMAND, "--only", "other"]
+
+
+@pytest.mark.parametrize("code", [43, 137, 125])
+def test_lost_and_killed_processes_end_or_go_on_by_when_they_ended(three_trials, command, code):
+    cloud = three_trials
+    command(ONE)
+    becomes(cloud, THIRD, "ACTIVE")
+    ended(cloud, THIRD, code, ago=10)
+    _, out, _ = command(ONE)
+    assert cloud.verbs[-1] == "list" and f"{THIRD}: ACTIVE, " in out
+    ended(cloud, THIRD, code, ago=200)
+    _, out, _ = command(ONE)
+    if code == 43:
+        assert cloud.verbs[-2:] == ["rm", "ssh"] and "running it again, restart 1 of at most 50" in out
+    else:
+        assert "ssh" not in cloud.verbs and f"exit code {code} of worker 0-0" in out
+        command([*ONE, "--retry"])
+        assert cloud.verbs[-2:] == ["rm", "ssh"]
+
+
+@pytest.mark.parametrize("code", [43, 137])
+def test_lost_and_killed_processes_of_machines_that_are_gone_are_started_where_it_is_wanted(
+    three_trials, command, code
+):
+    ended(three_trials, THIRD, code)
+    assert f"{THIRD}: failed before with exit code {code}" in command(ONE)[1] and created(three_trials) == []
+    command([*ONE, "--retry"])
+    assert created(three_trials) == [THIRD]
+
+
+def test_restarts_are_counted_over_all_calls(three_trials, command):
+    cloud, line = three_trials, [*ONE, "--restarts", "2"]
+    command(line)
+    for number in (1, 2):
+        becomes(cloud, THIRD, "SUSPENDED")
+        assert f"restart {number} of at most 2" in command(line)[1]
+    becomes(cloud, THIRD, "SUSPENDED")
+    assert "stopped after 2 restarts" in command(line)[1] and len(created(cloud)) == 3
+    assert (
+        "failed before, and is started again" in command([*line, "--retry"])[1] and len(created(cloud)) == 4
+    )
+    becomes(cloud, THIRD, "SUSPENDED")
+    assert "restart 1 of at most 2" in command(line)[1]
+
+
+def test_machines_that_say_nothing_are_given_up_over_all_calls(three_trials, command):
+    cloud = three_trials
+    command(ONE)
+    becomes(cloud, THIRD, "ACTIVE")
+    assert "no machine has said anything" not in command(ONE)[1]
+    kept = cloud.folder / f"objects/my-bucket/launch/{THIRD}/exit/watch"
+    (known,) = read_restarts(kept.read_text()).values()
+    kept.write_text(dataclasses.replace(known, silent_since=known.silent_since - SILENCE).line(THIRD))
+    assert "no machine has said anything" in command(ONE)[1]
+
+
+def test_one_zone_without_capacity_does_not_keep_the_others_waiting(three_trials, command):
+    three_trials.plan(fail={"create": ["capacity", ""]})
+    code, out, _ = command(COMMAND)
+    assert code == 0 and list(three_trials.resources) == [THIRD] and "no such TPU free" in out
+
+
+def test_other_images_leave_what_runs_as_it_is(three_trials, command):
+    command(ONE)
+    becomes(three_trials, THIRD, "ACTIVE")
+    line = [word.replace("flaxnmt:1", "flaxnmt:2") for word in ONE]
+    code, out, _ = command(line)
+    assert code == 0 and f"{THIRD}: its machines were made with another --image" in out
 
 
 def test_no_more_than_wanted_are_started(three_trials, command):
@@ -119,6 +199,39 @@ def test_a_sweep_on_gke(three_trials, command):
     assert {*cloud.read("workloads.json")} == {BASE, SECOND, THIRD} and "1 of 3 jobs finished" in out
 
 
+def forgotten(cloud) -> None:
+    """What xpk's list does after twelve hours."""
+    (cloud.folder / "workloads.json").write_text("{}")
+
+
+def test_what_has_finished_is_known_from_the_bucket(three_trials, command):
+    cloud = three_trials
+    for line in ([*COMMAND, "--cluster", "pods"], COMMAND):
+        cloud.put("my-bucket/runs/tests/base-seed1/report.md", "# base\n")
+        _, out, _ = command(line)
+        assert f"{BASE}: finished" in out and "1 of 3 jobs finished" in out
+    assert {*cloud.read("workloads.json")} == {*cloud.resources} == {SECOND, THIRD}
+    # As long as the machines are there they say when it has ended.
+    cloud.put("my-bucket/runs/tests/other-seed1/report.md", "# other\n")
+    becomes(cloud, THIRD, "ACTIVE")
+    ended(cloud, THIRD, "running")
+    assert "1 of 3 jobs finished" in command(COMMAND)[1] and THIRD in cloud.resources
+
+
+def test_what_a_cluster_has_forgotten_is_not_started_again_by_itself(three_trials, command):
+    cloud, line = three_trials, [*ONE, "--cluster", "pods"]
+    command(line)
+    forgotten(cloud)
+    code, out, _ = command(line)
+    assert code == 0 and cloud.read("workloads.json") == {}
+    assert f"{THIRD}: was asked for before, has not finished and is gone" in out and "--retry" in out
+    command([*line, "--retry"])
+    assert {*cloud.read("workloads.json")} == {THIRD}
+    forgotten(cloud)
+    cloud.put("my-bucket/runs/tests/other-seed1/report.md", "# other\n")
+    assert "1 of 1 jobs finished" in command(line)[1] and cloud.read("workloads.json") == {}
+
+
 def test_a_trial_that_failed_on_gke_is_started_again_where_it_is_wanted(three_trials, command):
     cloud = three_trials
     line = [*COMMAND, "--cluster", "pods", "--restarts", "3", "--only", "other"]
@@ -127,7 +240,7 @@ def test_a_trial_that_failed_on_gke_is_started_again_where_it_is_wanted(three_tr
     cloud.plan(states=[failed])
     assert f"{THIRD}: FAILED" in command(line)[1]
     assert f"{THIRD}: failed before, and is started again" in command([*line, "--retry"])[1]
-    calls = [call for call in cloud.calls if call[2] == "create"]
+    calls = [call for call in cloud.calls if call[:3] == ["xpk", "workload", "create"]]
     assert len(calls) == 2 and all("--max-restarts=3" in call for call in calls)
 
 

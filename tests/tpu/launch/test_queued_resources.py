@@ -40,6 +40,10 @@ def test_create_asks_for_the_machines_with_the_training_as_data(cloud, command):
             "gs://my-bucket/runs/wmt",
             "--processes",
             "0",
+            "--expect-processes",
+            "4",
+            "--expect-devices",
+            "16",
         ),
         *(*DATA, "--test", f"gs://b/{flags[1]}"),
     ]
@@ -47,6 +51,17 @@ def test_create_asks_for_the_machines_with_the_training_as_data(cloud, command):
         "JAX_COMPILATION_CACHE_DIR=gs://my-bucket/cache/jax" in metadata["flaxnmt-environment"].splitlines()
     )
     assert metadata["startup-script"] == (Path(watch.STARTUP)).read_text()
+
+
+@pytest.mark.parametrize("name, processes, devices", [("v5e-8", 2, 16), ("v4-16", 4, 16), ("v3-32", 8, 64)])
+def test_the_training_is_told_how_many_processes_and_devices_it_should_find(
+    cloud, command, name, processes, devices
+):
+    line = [name if word == "v5e-16" else word for word in CREATE]
+    assert command([*line, "--slices", "2", "--", *DATA])[0] == 0
+    words = cloud.resources["wmt"]["metadata"]["flaxnmt-command"].splitlines()
+    assert words[words.index("--expect-processes") + 1] == str(processes)
+    assert words[words.index("--expect-devices") + 1] == str(devices)
 
 
 def test_several_slices_are_nodes_of_one_resource(cloud, command):
@@ -57,7 +72,7 @@ def test_several_slices_are_nodes_of_one_resource(cloud, command):
 
 
 def test_what_an_earlier_job_of_this_name_said_is_forgotten(cloud, command):
-    cloud.put("my-bucket/launch/wmt/exit/0-0", "wmt 0-0 0\n")
+    cloud.put("my-bucket/launch/wmt/exit/0-0", "wmt 0-0 0 1700000000\n")
     assert command([*CREATE, "--", *DATA])[0] == 0
     assert "none has started" in command(["status", *NAME, "--bucket", "gs://my-bucket"])[1]
 
@@ -140,6 +155,21 @@ def test_status_says_state_and_workers(cloud, command):
         ["slices", "1 x v5litepod-16"],
         ["workers", "0-0 running, 0-1 42"],
     ]
+
+
+def test_run_goes_on_with_the_machines_as_they_were_made(cloud, command):
+    command([*CREATE, "--env", "HF_TOKEN=abc", "--", *DATA])
+    cloud.plan(states=[{"state": "ACTIVE"}] * 4)
+    run = ["run", *CREATE[1:]]
+    for line, said in (
+        ([*run[:-1], f"{run[-1]}2", "--env", "HF_TOKEN=abc", "--", *DATA], "another --image us-docker"),
+        ([*run, "--env", "HF_TOKEN=def", "--", *DATA], "another --env HF_TOKEN and keep it"),
+        ([*run, "--", *DATA], "another --env HF_TOKEN and keep it"),
+    ):
+        code, _, err = command(line)
+        assert code == 2 and err.count("\n") == 1 and said in err and "needs delete and create" in err
+        assert "abc" not in err and "def" not in err and "ssh" not in cloud.verbs
+    assert command([*run, "--env", "HF_TOKEN=abc", "--", *DATA])[0] == 0 and cloud.verbs[-2:] == ["rm", "ssh"]
 
 
 def test_logs_of_a_machine_and_of_one_that_is_gone(cloud, command):

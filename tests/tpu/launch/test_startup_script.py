@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,14 @@ from pathlib import Path
 argv = sys.argv[1:]
 with open(os.environ["FAKE"] + "/docker.jsonl", "a") as file:
     file.write(json.dumps(argv) + "\\n")
-if argv[0] == "rm":
+if argv[0] in ("rm", "image"):
     sys.exit(1)
+if argv[0] == "pull":
+    plan = Path(os.environ["FAKE"] + "/registry")
+    fails = int(plan.read_text()) if plan.exists() else 0
+    plan.write_text(str(max(0, fails - 1)))
+    print("denied" if fails else argv[-1], file=sys.stderr if fails else sys.stdout)
+    sys.exit(fails > 0)
 assert argv[0] == "run", argv
 known = {{"--rm", "--init", "--privileged", "--network=host", "--shm-size=16g", "--stop-timeout=300"}}
 words, variables = argv[1:], {{}}
@@ -110,8 +117,11 @@ def trainings(cloud) -> list[list[str]]:
     return [call for call in map(json.loads, lines) if call[0] == "run"]
 
 
-def said(cloud) -> str:
-    return (cloud.folder / "objects/my-bucket/launch/wmt/exit/1-3").read_text()
+def said(cloud, worker: str = "1-3") -> str:
+    """How a machine ended, with the time at which it did."""
+    *words, when = (cloud.folder / f"objects/my-bucket/launch/wmt/exit/{worker}").read_text().split()
+    assert abs(int(when) - time.time()) < 60
+    return " ".join(words)
 
 
 def test_every_word_and_variable_arrives_as_it_was_given(cloud, machine, tmp_path):
@@ -121,7 +131,7 @@ def test_every_word_and_variable_arrives_as_it_was_given(cloud, machine, tmp_pat
     assert argv == COMMAND[1:]
     assert variables == {"COLOUR": "light red", "LIBTPU_INIT_ARGS": "--a=true --b=$(id)"}
     assert not list(tmp_path.rglob("pwned"))
-    assert said(cloud) == "wmt 1-3 0\n"
+    assert said(cloud) == "wmt 1-3 0"
     assert (cloud.folder / "objects/my-bucket/launch/wmt/log/1-3").read_text() == (
         machine.home / "log"
     ).read_text()
@@ -133,10 +143,10 @@ def test_every_word_and_variable_arrives_as_it_was_given(cloud, machine, tmp_pat
 @pytest.mark.parametrize("code, times", [(0, 1), (2, 1), (1, 1), (137, 1), (42, 2)])
 def test_a_machine_that_starts_again_runs_again_only_after_a_save(cloud, machine, code, times):
     machine(code)
-    assert said(cloud) == f"wmt 1-3 {code}\n"
+    assert said(cloud) == f"wmt 1-3 {code}"
     (cloud.folder / "objects/my-bucket/launch/wmt/exit/1-3").unlink()
     done = machine(code)
-    assert done.returncode == 0 and len(trainings(cloud)) == times and said(cloud) == f"wmt 1-3 {code}\n"
+    assert done.returncode == 0 and len(trainings(cloud)) == times and said(cloud) == f"wmt 1-3 {code}"
 
 
 def test_again_runs_with_the_new_command_and_a_later_start_keeps_it(cloud, machine):
@@ -148,40 +158,57 @@ def test_again_runs_with_the_new_command_and_a_later_start_keeps_it(cloud, machi
         ["python", "two words", "$x;"],
     ]
     machine(0)
-    assert trainings(cloud)[-1][-3:] == ["python", "two words", "$x;"] and said(cloud) == "wmt 1-3 0\n"
+    assert trainings(cloud)[-1][-3:] == ["python", "two words", "$x;"] and said(cloud) == "wmt 1-3 0"
 
 
-def test_a_training_that_runs_is_not_started_twice(cloud, machine):
-    machine.home.mkdir()
+@pytest.mark.parametrize("words", [(), ("again", "python", "other")])
+def test_a_training_that_runs_is_not_started_twice_and_says_that_it_runs(cloud, machine, words):
+    machine(2)
+    kept = {name: (machine.home / name).read_text() for name in ("command", "code")}
+    (cloud.folder / "objects/my-bucket/launch/wmt/exit/1-3").unlink()
     with subprocess.Popen(
         ["flock", machine.home / "lock", "sh", "-c", "echo held; read line"], stdin=-1, stdout=-1
     ) as held:
         assert held.stdout.readline() == b"held\n"
-        done = machine(0)
+        done = machine(0, *words)
         held.communicate(b"\n")
-    assert done.returncode == 0 and "runs already" in done.stdout and trainings(cloud) == []
+    log = machine.home / "startup.log"
+    assert done.returncode == 0 and "runs already" in (log.read_text() if words else done.stdout)
+    assert len(trainings(cloud)) == 1 and said(cloud) == "wmt 1-3 running"
+    # What it was started with is as it was.
+    assert not (machine.home / "given").exists()
+    assert {name: (machine.home / name).read_text() for name in kept} == kept
+
+
+@pytest.mark.parametrize("fails, code", [(4, 0), (5, 125)])
+def test_an_image_that_does_not_come_is_tried_again_a_while(cloud, machine, fails, code):
+    (cloud.folder / "registry").write_text(str(fails))
+    assert machine(0).returncode == 0 and said(cloud) == f"wmt 1-3 {code}"
+    assert len(trainings(cloud)) == (code == 0)
+    log = (cloud.folder / "objects/my-bucket/launch/wmt/log/1-3").read_text()
+    assert log.count("denied") == fails and "attempt 4" in log
 
 
 def test_a_bucket_that_fails_for_a_while_is_tried_again(cloud, machine):
     cloud.plan(fail={"storage cp": ["network", "network", "", "", "network"]})
-    assert machine(0).returncode == 0 and said(cloud) == "wmt 1-3 0\n"
+    assert machine(0).returncode == 0 and said(cloud) == "wmt 1-3 0"
 
 
 def test_a_failure_before_the_training_is_reported_too(cloud, machine):
     cloud.plan(fail={"configure-docker": ["permission"]})
     done = machine(0)
-    assert done.returncode != 0 and trainings(cloud) == [] and said(cloud) == "wmt 1-3 1\n"
+    assert done.returncode != 0 and trainings(cloud) == [] and said(cloud) == "wmt 1-3 1"
 
 
 def test_a_log_that_cannot_be_written_is_not_how_the_training_ended(cloud, machine):
     (machine.home / "log").mkdir(parents=True)
-    assert machine(0).returncode == 0 and said(cloud) == "wmt 1-3 0\n"
+    assert machine(0).returncode == 0 and said(cloud) == "wmt 1-3 0"
 
 
 def test_one_slice_is_number_zero(cloud, machine):
     (cloud.folder / "metadata/tpu-env").write_text("ZONE: 'us-west4-a'\n")
     machine(0)
-    assert (cloud.folder / "objects/my-bucket/launch/wmt/exit/0-3").read_text() == "wmt 0-3 0\n"
+    assert said(cloud, "0-3") == "wmt 0-3 0"
 
 
 def test_the_script_is_correct_shell():

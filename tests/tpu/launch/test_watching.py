@@ -1,14 +1,16 @@
 """Watching a queued resource: what follows in every state, through a stand-in for gcloud on PATH."""
 
-import itertools
+import dataclasses
 
 import pytest
 from launching import IMAGE
 
+from flaxnmt.errors import ConfigError
 from tpu import queued, watch
 from tpu.command import CommandFailed, Runner
 from tpu.job import Job, Place
-from tpu.queued import Action, Outcome, Progress, Resource, decide, read_progress
+from tpu.patience import UNREACHED
+from tpu.queued import PATIENCE, Action, Outcome, Progress, Resource, decide, read_progress
 from tpu.slices import parse_slice
 
 RUNNING = {f"0-{worker}": "running" for worker in range(4)}
@@ -35,21 +37,24 @@ def job(spot: bool = True, slices: int = 1) -> Job:
 
 @pytest.fixture
 def watched(cloud):
-    """Watches a job through states of the resource in turn; exit code, lines, seconds slept."""
+    """Watches a job through states of the resource in turn; exit code, lines, seconds slept, which is all that lasts."""
 
     def run(
-        *events: dict, spot: bool = True, fail: dict | None = None, **options
+        *events: dict, spot: bool = True, fail: dict | None = None, looks: int = 20, **options
     ) -> tuple[int, list[str], list[float]]:
-        lines, slept, now = [], [], itertools.count(step=100)
+        lines, slept = [], []
         runner = Runner(say=lines.append)
+        now = cloud.folder / "now.json"
+        now.write_text("0")
         watch.create(job(spot), runner)
         cloud.plan(states=list(events), fail=fail or {})
 
         def sleep(seconds: float) -> None:
             slept.append(seconds)
-            assert len(slept) < 20, "it waits for ever"
+            assert len(slept) < looks, "it waits for ever"
+            now.write_text(str(sum(slept)))
 
-        watcher = watch.Watcher(job(spot), runner, sleep=sleep, clock=lambda: next(now), **options)
+        watcher = watch.Watcher(job(spot), runner, sleep=sleep, clock=lambda: sum(slept), **options)
         return watcher.watch(), lines, slept
 
     return run
@@ -132,15 +137,16 @@ def test_restarts_have_a_limit(watched, cloud):
     assert code == 1 and cloud.verbs.count("create") == 2 and "stopped after 1 restarts" in lines[-1]
 
 
-def test_a_training_that_saved_is_run_again_on_machines_that_are_there(watched, cloud):
+def test_a_training_that_saved_is_run_again_on_machines_that_stay(watched, cloud):
     one_left = ended(42, {"0-3": "running"})
-    code, lines, _ = watched(
+    code, lines, slept = watched(
         state("ACTIVE", one_left),
-        state("ACTIVE", ended(42)),
+        *[state("ACTIVE", ended(42))] * 5,
         state("ACTIVE", RUNNING),
         state("ACTIVE", ended(0)),
     )
     assert code == 0 and cloud.verbs == ["rm", "create", "rm", "ssh", "delete"]
+    assert slept == [30.0] * 5 + [60.0, 30.0]
     (ssh,) = (call for call in cloud.calls if "ssh" in call)
     assert "--worker=all" in ssh and "--node=all" in ssh
     command = (
@@ -149,15 +155,59 @@ def test_a_training_that_saved_is_run_again_on_machines_that_are_there(watched, 
     assert f"--command={command}" in ssh
 
 
-@pytest.mark.parametrize("name", ["ACTIVE", "SUSPENDED"])
+def test_machines_that_are_about_to_go_are_not_asked_to_run_what_saved(watched, cloud):
+    saved = [state("ACTIVE", ended(42))] * 3
+    code, *_ = watched(*saved, state("SUSPENDING"), state("SUSPENDED"), state("ACTIVE", ended(0)))
+    assert code == 0 and "ssh" not in cloud.verbs and cloud.verbs.count("create") == 2
+
+
+def test_what_cannot_be_reached_is_given_up_soon(watched, monkeypatch):
+    limits = {}
+    run = Runner.run
+
+    def noted(self, argv, missing_ok=False, limit=None):
+        limits[argv[4] if argv[1] == "compute" else argv[2]] = limit
+        return run(self, argv, missing_ok, limit)
+
+    monkeypatch.setattr(Runner, "run", noted)
+    watched(*[state("ACTIVE", ended(42))] * 5, state("ACTIVE", ended(0)))
+    assert limits["ssh"] == queued.SSH_LIMIT and limits["delete"] is None
+
+
+@pytest.mark.parametrize("name, spot", [("ACTIVE", True), ("ACTIVE", False), ("SUSPENDED", True)])
 @pytest.mark.parametrize(
-    "exit_code, code, why", [(2, 2, "a mistake to correct"), (1, 1, "a defect"), (125, 1, "a defect")]
+    "exit_code, code, why", [(2, 2, "a mistake to correct"), (3, 1, "a defect"), (126, 1, "a defect")]
 )
-def test_mistakes_and_defects_end_the_watch_at_once(watched, cloud, name, exit_code, code, why):
-    found, lines, _ = watched(state("ACTIVE", RUNNING), state(name, {**RUNNING, "0-2": exit_code}))
+def test_mistakes_and_defects_end_the_watch_at_once(watched, cloud, name, spot, exit_code, code, why):
+    found, lines, _ = watched(state("ACTIVE", RUNNING), state(name, {**RUNNING, "0-2": exit_code}), spot=spot)
     assert found == code and cloud.verbs == ["rm", "create"]
     assert f"{why}" in lines[-3] and lines[-3].endswith(f"exit code {exit_code} of worker 0-2")
     assert "gs://my-bucket/launch/wmt/log/0-2" in lines[-2] and "cost money" in lines[-1]
+
+
+@pytest.mark.parametrize("names", [["ACTIVE", "SUSPENDING", "SUSPENDED"], ["SUSPENDED"]])
+def test_code_1_on_spot_machines_that_are_taken_away_is_forgiven_once(watched, cloud, names):
+    taken = [state(name, {**RUNNING, "0-2": 1}) for name in names]
+    code, lines, _ = watched(*taken, state("ACTIVE", RUNNING), state("ACTIVE", ended(0)))
+    assert code == 0 and cloud.verbs.count("create") == 2
+    cloud.plan()
+    code, lines, _ = watched(*taken, *taken)
+    assert code == 1 and "failed a second time: a defect: exit code 1 of worker 0-2" in lines[-3]
+
+
+@pytest.mark.parametrize("spot, seconds", [(True, PATIENCE), (False, 0.0)])
+def test_code_1_on_machines_that_stay_is_a_defect(watched, spot, seconds):
+    failed = state("ACTIVE", {**RUNNING, "0-2": 1})
+    code, lines, slept = watched(*[failed] * 9, spot=spot)
+    assert code == 1 and sum(slept) == seconds and lines[-3].endswith("exit code 1 of worker 0-2")
+
+
+def test_an_image_that_could_not_be_had_is_no_defect_while_the_machines_are_being_taken_away(watched, cloud):
+    missed = state("ACTIVE", {**RUNNING, "0-1": 125})
+    code, *_ = watched(missed, state("SUSPENDED"), state("ACTIVE", ended(0)))
+    assert code == 0 and cloud.verbs.count("create") == 2
+    code, lines, slept = watched(*[missed] * 9)
+    assert code == 1 and sum(slept) == PATIENCE and lines[-3].endswith("exit code 125 of worker 0-1")
 
 
 def test_killed_processes_are_no_defect_while_the_machines_are_being_taken_away(watched, cloud):
@@ -173,24 +223,68 @@ def test_killed_processes_on_machines_that_stay_are_a_defect(watched):
 
 
 def test_lost_processes_are_started_again_on_machines_that_stay_but_not_for_ever(watched, cloud):
-    lost = [state("ACTIVE", ended(43, {"0-2": 42})), state("ACTIVE", ended(43))]
+    lost = [state("ACTIVE", ended(43, {"0-2": 42})), *[state("ACTIVE", ended(43))] * 5]
     code, *_ = watched(*lost, state("ACTIVE", ended(0)))
     assert code == 0 and cloud.verbs == ["rm", "create", "rm", "ssh", "delete"]
     cloud.plan()
     (cloud.folder / "calls.jsonl").unlink()
-    code, lines, _ = watched(*lost * 4)
+    code, lines, _ = watched(*lost * 4, looks=30)
     assert code == 1 and cloud.verbs.count("ssh") == 3
     assert "processes were lost 4 times within an hour: exit code 43" in lines[-3]
 
 
+def test_another_watch_goes_on_counting(watched, cloud):
+    """Each look is that of another watcher, as where one is ended and started again, or a sweep is called."""
+    lines, now = [], 0.0
+    runner, one = Runner(say=lines.append), job()
+    watch.create(one, runner)
+
+    def look(seconds: float, name: str, codes: dict | None = None, restarts: int = 50) -> int | None:
+        nonlocal now
+        (cloud.folder / "now.json").write_text(str(now))
+        now += seconds
+        cloud.plan(states=[state(name, codes)])
+        return watch.Watcher(one, runner, restarts, clock=lambda: now).step()
+
+    for _ in range(3):
+        assert look(60, "ACTIVE", ended(43)) is None and look(60, "ACTIVE") is None
+    assert cloud.verbs.count("ssh") == 3 and look(PATIENCE, "ACTIVE", ended(43)) == 1
+    assert "processes were lost 4 times within an hour" in lines[-3]
+    now += 3600
+    assert look(0, "ACTIVE") is None and "restart 4 of at most 50" in lines[-1]
+    assert look(0, "SUSPENDED", restarts=4) == 1 and "stopped after 4 restarts" in lines[-1]
+    assert look(0, "ACTIVE") is None and look(watch.SILENCE, "ACTIVE") == 1
+    assert "no machine has said anything" in lines[-1]
+    # Whoever starts it by hand allows all of it again.
+    watch.run(one, runner)
+    assert look(0, "SUSPENDED", restarts=1) is None and "restart 1 of at most 1" in lines[-1]
+
+
 def test_a_restart_that_fails_is_tried_again(watched, cloud):
     code, *_ = watched(
-        *[state("ACTIVE", ended(42))] * 2,
+        *[state("ACTIVE", ended(42))] * 6,
         state("ACTIVE", RUNNING),
         state("ACTIVE", ended(0)),
         fail={"ssh": ["network"]},
     )
     assert code == 0 and cloud.verbs.count("ssh") == 2
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"image": IMAGE[:-1] + "2"}, f"another --image {IMAGE} and keep it"),
+        ({"environment": {"COLOUR": "red"}}, "another --env COLOUR and keep it"),
+    ],
+)
+def test_machines_keep_their_image_and_variables(cloud, changes, said):
+    runner = Runner(say=lambda line: None)
+    watch.create(job(), runner)
+    other = dataclasses.replace(job(), **changes)
+    cloud.plan(states=[state("ACTIVE", RUNNING)])
+    with pytest.raises(ConfigError, match="needs delete and create") as error:
+        watch.Watcher(other, runner).step()
+    assert said in str(error.value) and cloud.verbs == ["rm", "create"]
 
 
 def test_a_deleted_resource_ends_the_watch(watched):
@@ -205,9 +299,17 @@ def test_a_passing_failure_of_gcloud_is_waited_out(watched, cloud):
     assert code == 0 and sum("will try again" in line for line in lines) == 1
 
 
-def test_a_lasting_failure_of_gcloud_is_not(watched):
-    with pytest.raises(CommandFailed, match="Could not reach the server"):
-        watched(state("ACTIVE", RUNNING), fail={"describe": ["network"] * 9})
+def test_a_lasting_failure_of_gcloud_is_waited_out_for_an_hour(watched):
+    code, lines, slept = watched(state("ACTIVE", RUNNING), fail={"describe": ["network"] * 30})
+    assert code == UNREACHED and "Could not reach the server" in lines[-1] and "the same watch" in lines[-1]
+    assert sum(slept) >= 3600 and slept[:6] == [60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+
+
+def test_spot_machines_are_asked_for_until_there_are_any(watched, cloud):
+    code, lines, slept = watched(
+        state("SUSPENDED"), state("ACTIVE", ended(0)), fail={"create": [*["capacity"] * 15, ""]}
+    )
+    assert code == 0 and sum(slept) > 2 * 3600 and cloud.verbs.count("create") == 17
 
 
 def test_expired_credentials_end_the_watch_with_what_to_do(watched):
@@ -224,12 +326,12 @@ def test_a_restart_that_was_half_done_is_finished_and_no_resource_that_somebody_
 
 
 def test_machines_that_say_nothing_end_the_watch(watched, cloud):
-    code, lines, slept = watched(*[state("PROVISIONING")] * 3, *[state("ACTIVE")] * 16)
-    assert code == 1 and "no machine has said anything for 20 minutes" in lines[-1] and len(slept) > 10
+    code, lines, slept = watched(*[state("PROVISIONING")] * 3, *[state("ACTIVE")] * 16, delay=100)
+    assert code == 1 and "no machine has said anything for 20 minutes" in lines[-1] and len(slept) == 15
 
 
 def test_machines_of_which_one_has_said_something_are_waited_for(watched):
-    code, *_ = watched(*[state("ACTIVE", {"0-2": "running"})] * 17, state("ACTIVE", ended(0)))
+    code, *_ = watched(*[state("ACTIVE", {"0-2": "running"})] * 17, state("ACTIVE", ended(0)), delay=100)
     assert code == 0
 
 
@@ -239,19 +341,17 @@ def test_machines_of_which_one_has_said_something_are_waited_for(watched):
     "name", [*queued.WAITING, "ACTIVE", "SUSPENDED", "FAILED", "NOT_FOUND", "SOMETHING_NEW"]
 )
 def test_the_state_machine_never_loops_over_a_defect_nor_forgets_what_has_finished(name, outcome, spot):
-    action, _ = decide(Resource(name), spot, Progress(outcome, 1, "0-0"))
+    action, _ = decide(Resource(name), spot, Progress(outcome, 3, "0-0"))
     if outcome is Outcome.FINISHED:
         assert action is Action.FINISH
     elif outcome in (Outcome.MISTAKE, Outcome.DEFECT):
         assert action is Action.STOP
     elif name in ("SUSPENDED", "FAILED"):
         assert action is (Action.RECREATE if spot else Action.STOP)
-    elif name == "ACTIVE" and outcome is Outcome.PREEMPTED:
-        assert action is Action.RUN
-    elif name == "ACTIVE" and outcome is Outcome.LOST:
+    elif name == "ACTIVE" and outcome in (Outcome.PREEMPTED, Outcome.LOST):
         assert (
             action is Action.WAIT
-            and decide(Resource(name), spot, Progress(outcome, 43), 200)[0] is Action.RUN
+            and decide(Resource(name), spot, Progress(outcome, 43), PATIENCE)[0] is Action.RUN
         )
     else:
         assert action is (Action.STOP if name == "NOT_FOUND" else Action.WAIT)
@@ -277,5 +377,10 @@ def test_the_state_machine_never_loops_over_a_defect_nor_forgets_what_has_finish
     ],
 )
 def test_how_machines_ended_together(lines, outcome, code):
-    found = read_progress("\n".join(lines), "wmt", 2)
+    found = read_progress("\n".join(f"{line} 9" for line in lines), "wmt", 2)
     assert (found.outcome, found.code) == (outcome, code)
+
+
+def test_they_ended_when_the_last_did():
+    found = read_progress("wmt 0-0 42 100\nwmt 0-1 42 130\nwmt 1-0 running 200", "wmt", 2)
+    assert found.ended_at == 130 and read_progress("wmt 0-0 running 9", "wmt", 2).ended_at is None

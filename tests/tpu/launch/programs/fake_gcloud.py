@@ -182,7 +182,9 @@ def queued_resources(verb: str, words: list[str]) -> None:
             for worker, code in event.get("codes", {}).items():
                 path = FAKE / "objects" / folder / "exit" / worker
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(f"{name} {worker} {code}\n")
+                # A machine says once how it ended.
+                if not path.exists() or path.read_text().split()[2] != str(code):
+                    path.write_text(f"{name} {worker} {code} {load('now.json', 0)}\n")
         print(json.dumps(resource_json(name, resources[name])))
     elif verb == "ssh":
         if "--command" not in given:
@@ -200,7 +202,7 @@ def storage(verb: str, words: list[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes())
         return
-    if verb not in ("cat", "rm"):
+    if verb not in ("cat", "ls", "rm"):
         stop(["storage"], f"Invalid choice: '{verb}'.", 2)
     (pattern,) = names
     root = FAKE / "objects"
@@ -211,6 +213,8 @@ def storage(verb: str, words: list[str]) -> None:
     for path in found:
         if verb == "cat":
             print(path.read_text(), end="")
+        elif verb == "ls":
+            print(f"gs://{path.relative_to(root)}")
         else:
             path.unlink()
 
