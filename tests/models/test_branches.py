@@ -172,7 +172,7 @@ def train(model, steps=10, **objective):
 @pytest.mark.parametrize(
     "branches",
     [
-        pytest.param(encoder_set(size, (1, 2, 2, 1, 1)), id=name, marks=[] if size == 2 else pytest.mark.slow)
+        pytest.param(encoder_set(size, (1, 2, 2, 1, 1)), id=name, marks=pytest.mark.slow)
         for size, name in enumerate(ENCODER_SETS, 1)
     ]
     + [pytest.param((f"{kind}:2",), id=kind, marks=pytest.mark.slow) for kind in KINDS[1:]]

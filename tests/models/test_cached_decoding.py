@@ -40,10 +40,10 @@ def stepped_logits(model, params, room=LENGTH):
     "norm, positions, tie, scan",
     [
         ("pre", "sinusoidal", "all", False),
-        ("pre", "learned", "target", True),
+        pytest.param("pre", "learned", "target", True, marks=pytest.mark.slow),
         ("post", "sinusoidal", "none", True),
-        ("post", "none", "target", False),
-        ("pre", "shaw", "all", False),
+        pytest.param("post", "none", "target", False, marks=pytest.mark.slow),
+        pytest.param("pre", "shaw", "all", False, marks=pytest.mark.slow),
         ("pre", "transformer_xl", "all", True),
         ("post", "rotary", "target", False),
     ],

@@ -27,7 +27,14 @@ VARIANTS = {
 }
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+# Distances are those of `test_distances_in_models` here, too.
+RARER = ("learned", "rotary", "shaw")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if name in RARER else ()) for name in VARIANTS],
+)
 def variant(request):
     model = small_decoder(**VARIANTS[request.param])
     return model, {"params": float32(random_params(model))}

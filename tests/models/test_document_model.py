@@ -116,9 +116,9 @@ WANTED = np.asarray([[3, 1], [2, 0], [0, 1]], np.int32)
     [
         ("sentence", {}, None),
         ("hierarchical", {}, None),
-        ("conditional", FULL, None),
+        pytest.param("conditional", FULL, None, marks=pytest.mark.slow),
         ("conditional", FULL, WANTED),
-        ("context", {"decoder_context": True}, WANTED),
+        pytest.param("context", {"decoder_context": True}, WANTED, marks=pytest.mark.slow),
     ],
 )
 def test_step_by_step_equals_all_at_once(kind, changes, wanted):

@@ -51,7 +51,7 @@ def parameters_of_a_layer(kind, place, d, f):
     }[kind]
 
 
-@pytest.mark.parametrize("size", ["base", "small"])
+@pytest.mark.parametrize("size", ["base", pytest.param("small", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [*get_args(MixingKind), *ENCODER_SETS])
 def test_encoders_have_as_many_parameters_as_their_equations(name, size):
     encoder = dataclasses.replace(PRESETS[size].encoder, branches=paper(name).encoder.branches)
