@@ -12,12 +12,12 @@ from pathlib import Path
 
 from etils import epath
 
-from flaxnmt.checks import check_model, check_ranges
+from flaxnmt.checks import check_limits, check_model, check_ranges
 from flaxnmt.config import Config
 from flaxnmt.config_io import differences
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.shards import TokenCorpus
-from flaxnmt.errors import ConfigError, RunError, UserError
+from flaxnmt.errors import RunError, UserError
 from flaxnmt.run_directory import BUCKET, CHECKPOINTS, RECORD, TOKENIZER, read_config
 from flaxnmt.training.checkpoints import absolute
 
@@ -55,17 +55,7 @@ PATIENCE = 10.0
 
 def check(config: Config, directory: Path) -> None:
     """Refuses a configuration that cannot be trained, or another one than that of the run it would continue."""
-    training = config.training
-    limits = (training.max_steps, training.max_epochs, training.max_minutes, training.patience)
-    if all(limit is None for limit in limits):
-        raise ConfigError(
-            "training has no end: give --max-steps, --max-epochs, --max-minutes or --training.patience"
-        )
-    if training.metric != "loss" and training.evaluate_translations == 0:
-        raise ConfigError(
-            f"training.metric {training.metric} needs translations: "
-            "give --training.metric loss, or more than 0 --training.evaluate-translations"
-        )
+    check_limits(config.training)
     check_ranges(config)
     check_model(config)
     if not has_checkpoint(directory):

@@ -1,6 +1,6 @@
 """What no data can make a model of: settings that do not fit together, said before anything is read."""
 
-from flaxnmt.config import Config
+from flaxnmt.config import Config, TrainingConfig
 from flaxnmt.config_io import flatten
 from flaxnmt.errors import ConfigError
 from flaxnmt.models import build
@@ -42,6 +42,24 @@ def check_ranges(config: Config) -> None:
     coverage = config.data.tokenizer.character_coverage
     if not 0 < coverage <= 1:
         raise ConfigError(f"--data.tokenizer.character-coverage {coverage}: a share above 0 and up to 1")
+
+
+def check_limits(training: TrainingConfig) -> None:
+    """Refuses a training that would never end, or whose best update nobody would know.
+
+    Raises:
+      ConfigError: with the flags.
+    """
+    limits = (training.max_steps, training.max_epochs, training.max_minutes, training.patience)
+    if all(limit is None for limit in limits):
+        raise ConfigError(
+            "training has no end: give --max-steps, --max-epochs, --max-minutes or --training.patience"
+        )
+    if training.metric != "loss" and training.evaluate_translations == 0:
+        raise ConfigError(
+            f"training.metric {training.metric} needs translations: "
+            "give --training.metric loss, or more than 0 --training.evaluate-translations"
+        )
 
 
 def check_model(config: Config) -> None:

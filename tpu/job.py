@@ -162,13 +162,14 @@ def check_training(job: Job) -> None:
     """
     # The training's own parser and checks, which load every configuration's parts.
     from experiments.arguments import parse
-    from flaxnmt.checks import check_model, check_ranges
+    from flaxnmt.checks import check_limits, check_model, check_ranges
 
     words = list(job.command[3:])
     if {"-h", "--help"} & set(words):
         raise ConfigError(f"python -m experiments.train {words[0]} --help lists the flags of the training")
     arguments = parse(words)
     config = arguments.resolved()
+    check_limits(config.training)
     check_ranges(config)
     check_model(config)
     tokenizer = config.data.tokenizer

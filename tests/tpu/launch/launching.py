@@ -4,11 +4,32 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpu.job import Job, Place
+from tpu.slices import parse_slice
+
 IMAGE = "us-docker.pkg.dev/my-project/images/flaxnmt:1"
 MACHINES = ["--slice", "v5e-16", "--bucket", "gs://my-bucket", "--image", IMAGE]
 FILES = ["--train", "gs://my-bucket/train.jsonl", "--dev", "gs://my-bucket/dev.jsonl"]
 DATA = [*FILES, "--data.rows-multiple", "64"]
 CREATE = ["create", "text_small", "--name", "wmt", *MACHINES]
+CLUSTER = ["--cluster", "pods"]
+NAME = ["text_small", "--name", "wmt", *CLUSTER]
+
+
+def job(slice_: str = "v5p-16", **changes) -> Job:
+    """A workload of a cluster."""
+    fields = dict(
+        name="wmt",
+        place=Place(cluster="pods"),
+        slice=parse_slice(slice_),
+        slices=1,
+        bucket="gs://my-bucket",
+        run="gs://my-bucket/runs/wmt",
+        image=IMAGE,
+        command=("bash", "hello"),
+        environment={},
+    )
+    return Job(**{**fields, **changes})
 
 
 @dataclass
