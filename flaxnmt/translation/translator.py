@@ -1,14 +1,12 @@
 """From lines to lines: tokenise, decode or score in batches of few shapes, and put the order back."""
 
 import contextlib
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -17,14 +15,10 @@ from flaxnmt.data.batches import EvaluationBatches, SortedBatches
 from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import TokenArray
 from flaxnmt.data.vocabularies import Vocabularies
-from flaxnmt.decoding.beam import beam_search
-from flaxnmt.decoding.sampling import sample
-from flaxnmt.decoding.scoring import token_log_probs
-from flaxnmt.each_device import each_alone
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import find_budget
-from flaxnmt.models.seq2seq import PAD
 from flaxnmt.sharding import owned_rows, put_batch, use_mesh
+from flaxnmt.translation import programs
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.search import BLANK, Hypothesis, Prefixes, Score, Search
 from flaxnmt.translation.shapes import square_plan
@@ -64,13 +58,9 @@ class Translator:
         self.decoding, self.mesh = decoding, mesh
         whole = None if mesh is None else NamedSharding(mesh, PartitionSpec())
         jit = partial(jax.jit, out_shardings=whole)
-        self._beam = jit(
-            self._beam_search, static_argnames=("max_length", "beam_size", "n_best", "length_penalty")
-        )
-        self._sample = jit(
-            self._draw, static_argnames=("max_length", "samples", "temperature", "top_k", "top_p")
-        )
-        self._score = jit(self._token_log_probs)
+        self._beam = jit(partial(programs.search, model), static_argnames=programs.SEARCH_OPTIONS)
+        self._sample = jit(partial(programs.draw, model), static_argnames=programs.DRAW_OPTIONS)
+        self._score = jit(partial(programs.target_log_probs, model))
 
     def translate(self, lines: Sequence[str], **options) -> list[str]:
         """The best translation of each line; a blank line stays blank. Options as in `hypotheses`."""
@@ -269,56 +259,6 @@ class Translator:
             return self._sample(
                 self.params, batch, seed, max_length=longest, samples=search.n_best, **drawing
             )
-
-    def _beam_search(self, params, batch, *, max_length, beam_size, n_best, length_penalty):
-        def search(params, batch):
-            step, cache, rows = self._start(params, batch, beam_size, max_length)
-            return beam_search(
-                step, cache, rows["max_lengths"], max_length=max_length, beam_size=beam_size, n_best=n_best,
-                length_penalty=length_penalty, min_lengths=rows["min_lengths"], prefix=rows["prefix"],
-            )  # fmt: skip
-
-        return each_alone(search)(params, batch)
-
-    def _draw(self, params, batch, seed, *, max_length, samples, temperature, top_k, top_p):
-        def draw(params_and_seed, batch):
-            params, seed = params_and_seed
-            step, cache, rows = self._start(params, batch, samples, max_length)
-            return sample(
-                step, cache, jax.random.key(seed), rows["rows"], rows["max_lengths"], max_length=max_length,
-                samples=samples, temperature=temperature, top_k=top_k, top_p=top_p,
-                min_lengths=rows["min_lengths"], prefix=rows["prefix"],
-            )  # fmt: skip
-
-        return each_alone(draw)((params, seed), batch)
-
-    def _start(self, params, batch, beams, max_length):
-        """Step, cache, and what is known of each row of the search, of which a document has many."""
-        variables, leading = {"params": params}, batch["max_lengths"].shape
-        some = {name: batch[name] for name in ("wanted", "places", "budget") if name in batch}
-        cache = self.model.apply(
-            variables, batch["source"], beams, max_length, batch.get("paragraph"), **some, method="start"
-        )
-        rows = {
-            name: batch[name].reshape(math.prod(leading), *batch[name].shape[len(leading) :])
-            for name in ("max_lengths", "min_lengths", "rows", "prefix")
-        }
-        return partial(self.model.apply, variables, method="step"), cache, rows
-
-    def _token_log_probs(self, params, batch):
-        """Log-probabilities [R, T], and the share of the full computation of each, [R, 2] or [R, 0] without gates."""
-        target = batch["target"]
-        logits, use = self.model.apply(
-            {"params": params},
-            batch["source"],
-            target,
-            paragraphs=batch.get("paragraph"),
-            budget=batch.get("budget"),
-            places=batch.get("places"),
-            method="logits_and_use",
-        )
-        log_probs = token_log_probs(logits, target, target != PAD).reshape(-1, target.shape[-1])
-        return log_probs, jnp.repeat(use, len(log_probs) // len(use), axis=0)
 
     def _budget(self, budget: float | Sequence[float] | None) -> int | None:
         """Its place among the budgets of the model."""

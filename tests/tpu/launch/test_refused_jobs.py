@@ -10,6 +10,8 @@ from flaxnmt.config import MeshConfig
 from flaxnmt.errors import ConfigError
 from tpu.job import Place, check_mesh
 
+ENDLESS = "--training.max-steps None --training.max-epochs None --training.patience None".split()
+
 
 def test_what_is_to_be_had_where():
     with pytest.raises(ConfigError, match="on GKE only: give --cluster"):
@@ -31,7 +33,7 @@ def test_what_is_to_be_had_where():
         (["--", *DATA, "--mesh.data", "-1", "--mesh.fsdp", "-1"], "at most one is -1"),
         (["--", *DATA, "--model.encoder.attention.heads", "7"], "7 heads do not divide d_model"),
         (["--", *DATA, "--training.label-smoothing", "2"], "--training.label-smoothing 2.0: a share"),
-        (["--", *DATA, "--training.max-steps", "None", "--training.max-epochs", "None", "--training.patience", "None"], "training has no end"),
+        (["--", *DATA, *ENDLESS], "training has no end"),
         (["--", "--train", "train.en", "train.de"], "machines in the cloud do not have it"),
         (["--", *DATA, "--init-from", "runs/x"], "--init-from runs/x: machines in the cloud do not have it"),
         (["--", *DATA, "--data.tokenizer.source-model", "a.model"], "machines in the cloud do not have it"),
