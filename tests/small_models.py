@@ -1,6 +1,7 @@
 """Translation models of a size for tests, and parameters that cost no compilation."""
 
 import dataclasses
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +51,7 @@ def small_encoder(**changes) -> EncoderOnly:
     return EncoderOnly(dataclasses.replace(config, **changes), VOCAB)
 
 
+@cache
 def parameter_shapes(model: Seq2Seq | DecoderOnly | EncoderOnly):
     """Shapes of the parameters with their logical axes."""
     shape = (1, 2, 4) if model.config.is_document else (1, 4)

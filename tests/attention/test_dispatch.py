@@ -197,6 +197,7 @@ def test_an_unselected_sentence_changes_nothing():
     assert np.all(np.any(np.asarray(after)[~unselected] != np.asarray(before)[~unselected], axis=-1))
 
 
+@pytest.mark.slow
 def test_memory_is_linear_in_the_length_of_the_document():
     def loss(form, mask, query, key, value, selector_query, selector_key):
         selection = select_sentences(selector_query, selector_key, mask.any(-1), 4)

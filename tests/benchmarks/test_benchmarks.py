@@ -100,6 +100,7 @@ def test_flops_equal_the_matrix_products_of_the_traced_step():
     assert traced == 3 * forward_flops(model.config, TINY.vocabulary, (4, 9), (4, 11))
 
 
+@pytest.mark.slow
 def test_our_rounds_compile_before_they_are_timed_and_learn():
     batches = training.make_batches(TINY, SHAPES[:1], 0.75)
     round_of = training.run_ours(TINY, batches)

@@ -34,31 +34,33 @@ def test_training_says_what_it_used_beside_its_budgets(run):
     assert run.config.model.budgets == ((1.0, 1.0), (1.0, 0.5), (0.5, 1.0), (0.5, 0.5))
 
 
-def test_every_budget_translates_every_line_and_says_what_it_used(run, tmp_path):
+@pytest.mark.parametrize(
+    "text, budget", [pytest.param("0.5", 0.5, marks=pytest.mark.slow), ("1.0,0.5", (1, 0.5))]
+)
+def test_every_budget_translates_every_line_and_says_what_it_used(run, tmp_path, text, budget):
     source = write_lines(tmp_path / "in", LINES)
-    for text, budget in (("0.5", 0.5), ("1.0,0.5", (1, 0.5))):
-        output, used = tmp_path / "out", tmp_path / "used"
-        command = ["translate", "--run", str(run.directory), "--input", str(source), "--output", str(output)]
-        assert main([*command, "--budget", text, "--used", str(used)]) == 0
-        found = output.read_text(encoding="utf-8").split("\n")[:-1]
-        assert found == run.translate(LINES, budget=budget)
-        shares = np.loadtxt(used)
-        assert shares.shape == (len(LINES), 2) and (shares > 0).all() and (shares < 1.5).all()
-        scores = run.score(LINES, found, budget=budget)
-        np.testing.assert_allclose(shares, [score.use for score in scores], atol=1e-4)
-        # Its own translations are the reference.
-        command = [
-            "evaluate",
-            "--run",
-            str(run.directory),
-            "--source",
-            str(source),
-            "--reference",
-            str(output),
-        ]
-        kept = tmp_path / "kept"
-        assert main([*command, "--budget", text, "--output", str(kept)]) == 0
-        assert kept.read_text(encoding="utf-8") == output.read_text(encoding="utf-8")
+    output, used = tmp_path / "out", tmp_path / "used"
+    command = ["translate", "--run", str(run.directory), "--input", str(source), "--output", str(output)]
+    assert main([*command, "--budget", text, "--used", str(used)]) == 0
+    found = output.read_text(encoding="utf-8").split("\n")[:-1]
+    assert found == run.translate(LINES, budget=budget)
+    shares = np.loadtxt(used)
+    assert shares.shape == (len(LINES), 2) and (shares > 0).all() and (shares < 1.5).all()
+    scores = run.score(LINES, found, budget=budget)
+    np.testing.assert_allclose(shares, [score.use for score in scores], atol=1e-4)
+    # Its own translations are the reference.
+    command = [
+        "evaluate",
+        "--run",
+        str(run.directory),
+        "--source",
+        str(source),
+        "--reference",
+        str(output),
+    ]
+    kept = tmp_path / "kept"
+    assert main([*command, "--budget", text, "--output", str(kept)]) == 0
+    assert kept.read_text(encoding="utf-8") == output.read_text(encoding="utf-8")
 
 
 def test_the_score_of_a_hypothesis_is_its_score_in_the_search_of_its_budget(run):
@@ -97,23 +99,27 @@ def test_a_budget_that_was_not_trained_is_refused(run, opened, capsys):
     assert "budget 'half': give a number" in capsys.readouterr().err
 
 
-def test_a_sweep_has_a_row_for_each_budget(run):
-    rows = of_budgets(run, LINES[1:], LINES[1:])["rows"]
-    assert [(row["encoder_budget"], row["decoder_budget"]) for row in rows] == list(run.config.model.budgets)
-    for row in rows:
+@pytest.fixture(scope="module")
+def measured(run):
+    return of_budgets(run, LINES[1:], LINES[1:])["rows"]
+
+
+def test_a_sweep_has_a_row_for_each_budget(run, measured):
+    budgets = [(row["encoder_budget"], row["decoder_budget"]) for row in measured]
+    assert budgets == list(run.config.model.budgets)
+    for row in measured:
         assert 0 <= row["bleu"] <= 100 and row["decoding_seconds"] > 0 and len(row["gates"]) == 10
         encoder, decoder = side_flops(run.config.model, words=10, symbols=20)
         assert 0 < row["flops"] < encoder + decoder, "lines of up to seven words"
 
 
-def test_a_budget_is_compared_with_that_of_a_baseline_of_as_much_work(run):
+def test_a_budget_is_compared_with_that_of_a_baseline_of_as_much_work(run, measured):
     lines = LINES[1:]
-    own = of_budgets(run, lines, lines)["rows"]
     there = json.loads((run.directory / TRANSLATIONS).read_text())
     wrong = there[-1] | {"outputs": ["nothing of it"] * len(lines)}
     write_json(run.directory / BASELINE, [*there[:-1], wrong])
     rows = [row["against"] for row in of_budgets(run, lines, lines, samples=20)["rows"]]
     (run.directory / BASELINE).unlink()
-    assert [row["flops"] for row in rows] == [row["flops"] for row in own]
+    assert [row["flops"] for row in rows] == [row["flops"] for row in measured]
     *same, other = [row["chrf"] for row in rows]
     assert same == [0] * len(same) and other != 0

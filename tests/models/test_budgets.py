@@ -1,6 +1,7 @@
 """Models with gates: budgets in training, decisions in decoding, padding, causality, documents."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -30,13 +31,14 @@ def made():
     return model, {"params": float32(random_params(model))}
 
 
+@partial(jax.jit, static_argnames=("model", "skip"))
 def logits(model, variables, source, target, budget=BUDGET, skip=False):
     def run(model, source, target):
         encoded, encoder = model.encode(source, budget=budget, skip=skip, capture=True)
         hidden, decoder = model.decode(encoded, target, skip=skip, capture=True)
         return model.logits(hidden), encoder, decoder
 
-    return jax.jit(lambda source, target: model.apply(variables, source, target, method=run))(source, target)
+    return model.apply(variables, source, target, method=run)
 
 
 def test_what_is_not_computed_is_what_is_multiplied_by_zero(made):

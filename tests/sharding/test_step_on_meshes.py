@@ -64,7 +64,7 @@ def on_one_device():
         pytest.param((1, 8, 1), None, id="1x8x1", marks=pytest.mark.slow),
         pytest.param((2, 2, 2), None, id="2x2x2"),
         pytest.param((8, 1, 1), 4, id="8x1x1, chunks", marks=pytest.mark.slow),
-        pytest.param((2, 4, 1), 4, id="2x4x1, chunks"),
+        pytest.param((2, 4, 1), 4, id="2x4x1, chunks", marks=pytest.mark.slow),
     ],
 )
 def test_losses_and_state_are_those_of_one_device(sizes, chunk, on_one_device):
