@@ -34,7 +34,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml $(wildcard constraints-*.txt)
 		echo "$(VENV) has Python $$version: remove it, and choose 3.11 to 3.13 with PYTHON=python3.11"; exit 2; \
 	fi; \
 	echo "Installing into $(VENV) for Python $$version"; \
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints-$$version.txt -e '.[dev]'
+	$(PY) -m pip install --quiet --no-compile --disable-pip-version-check -c constraints-$$version.txt -e '.[dev]'
 	@touch $@
 
 demo: install  ## train a model of sentences and one of documents on the generated corpus, compare them
