@@ -234,9 +234,10 @@ def test_pure_data_parallelism_reduces_and_does_nothing_else(tmp_path):
     "training, devices",
     [
         ("transformer_base --slice v5e-16 --model.compute-dtype bfloat16", 16),
+        ("text_small --slice v5e-4", 4),
         ("text_small --slice v5e-4 --model.scan", 4),
     ],
-    ids=["in turn", "scanned"],
+    ids=["base in turn", "in turn", "scanned"],
 )
 def test_fsdp_gathers_and_holds_no_more_than_the_largest_layer_beyond(training, devices, tmp_path):
     data, fsdp = (
