@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from cases import slow_but
 
 from flaxnmt.attention.conditional import ConditionalAttention, conditional_attention_dense
 from flaxnmt.attention.multihead import MultiHeadAttention
@@ -75,7 +76,12 @@ def test_only_the_selected_words_equal_all_words_with_masked_scores():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"dispatched": False}, {"t": 1, "always_keep_own": True}, {"t": 9}], ids=str
+    "options",
+    slow_but(
+        [{}, {"t": 1, "always_keep_own": True}],
+        [{}, {"dispatched": False}, {"t": 1, "always_keep_own": True}, {"t": 9}],
+    ),
+    ids=str,
 )
 def test_module_is_float64_with_its_parameters(options):
     module, params, x = make_module(**options), make_params(), make_x()
@@ -157,6 +163,7 @@ def test_any_subset_of_rows_is_part_of_the_whole():
     np.testing.assert_allclose(subset, whole.reshape(B, L, D)[:, 2:7], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_dropout_has_the_same_bits_in_both_forms_and_is_unbiased():
     params, x = float32(make_params()), float32(make_x())
     context = Context(key_mask=jnp.asarray(MASK), deterministic=False)
@@ -179,6 +186,7 @@ def test_dropout_has_the_same_bits_in_both_forms_and_is_unbiased():
     assert np.max(np.abs(drawn.mean(0) - exact) / (deviation + 1e-6)) < 4.5
 
 
+@pytest.mark.slow
 def test_parameters_of_a_sentence_model_serve():
     x = float32(make_x())
     shapes = jax.eval_shape(make_module(encoder=Source2Token).init, jax.random.key(0), x, x, Context())[

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from cases import slow_but
 
 from flaxnmt.attention import dispatch, selection
 from flaxnmt.attention.conditional import conditional_attention_dense
@@ -84,8 +85,17 @@ def assert_is_reference(form, t, dtype, atol):
             )
 
 
-@pytest.mark.parametrize("form", [conditional_attention_dense, conditional_attention])
-@pytest.mark.parametrize("t", [1, 2, N + 2])
+@pytest.mark.parametrize(
+    "form, t",
+    [
+        (conditional_attention_dense, 2),
+        (conditional_attention, 2),
+        (conditional_attention, N + 2),
+        pytest.param(conditional_attention, 1, marks=pytest.mark.slow),
+        pytest.param(conditional_attention_dense, 1, marks=pytest.mark.slow),
+        pytest.param(conditional_attention_dense, N + 2, marks=pytest.mark.slow),
+    ],
+)
 def test_output_and_gradients_are_those_of_float64(form, t):
     assert_is_reference(form, t, jnp.float32, atol=2e-5)
 
@@ -95,7 +105,7 @@ def test_bfloat16_is_float64_to_its_precision(form):
     assert_is_reference(form, 2, jnp.bfloat16, atol=2e-2)
 
 
-@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize("together", slow_but([2], [1, 2]))
 def test_dropped_weights_are_those_of_the_dense_form_for_any_heads_at_a_time(together, monkeypatch):
     monkeypatch.setattr(dispatch, "SLOTS_AT_A_TIME", 1 if together == 1 else 10**9)
     *inputs, upstream = make_inputs(seed=1)

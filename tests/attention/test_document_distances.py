@@ -94,7 +94,7 @@ def output_and_gradients(module, params, x):
 @pytest.mark.parametrize(
     "kind, together",
     [
-        ("shaw_of_keys", 1),
+        pytest.param("shaw_of_keys", 1, marks=pytest.mark.slow),
         ("transformer_xl", 2),
         ("rotary", 2),
         pytest.param("transformer_xl", 1, marks=pytest.mark.slow),
@@ -122,7 +122,7 @@ def test_with_every_sentence_selected_and_none_relevant_it_is_attention_over_the
     np.testing.assert_allclose(y[MASK], whole[MASK], atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["shaw", "transformer_xl"])
+@pytest.mark.parametrize("kind", ["shaw", pytest.param("transformer_xl", marks=pytest.mark.slow)])
 def test_in_a_tree_that_is_searched_for_all_it_is_the_same_attention(kind):
     flat = conditional(kind, t=N)
     tree = HierarchicalAttention(

@@ -66,7 +66,12 @@ def expected_output(params, x, mask, t, by, count_copies):
 
 @pytest.mark.parametrize(
     ("by", "count_copies", "dispatched"),
-    [("raw", True, True), ("cumulative", True, True), ("raw", False, False), ("cumulative", False, False)],
+    [
+        ("raw", True, True),
+        pytest.param("cumulative", True, True, marks=pytest.mark.slow),
+        pytest.param("raw", False, False, marks=pytest.mark.slow),
+        ("cumulative", False, False),
+    ],
 )
 def test_output_is_that_of_float64(by, count_copies, dispatched):
     params, (x, mask) = make_params(), make_batch(SIZES, 6)
@@ -104,7 +109,7 @@ def test_gradients_are_those_of_float64():
 
 @pytest.mark.parametrize(
     ("merge", "by", "own", "t"),
-    [("mean", "cumulative", False, 4), ("multi", "raw", True, 3)],
+    [pytest.param("mean", "cumulative", False, 4, marks=pytest.mark.slow), ("multi", "raw", True, 3)],
 )
 def test_search_and_dispatch_have_outputs_and_gradients_of_the_dense_form(merge, by, own, t):
     rng = np.random.default_rng(2)
@@ -179,6 +184,7 @@ def test_captured_path_leads_to_the_selected_sentences():
     np.testing.assert_allclose(captured.path.score.sum(-1), captured.relevance, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_selector_gets_no_gradient_with_one_sentence():
     params, (x, mask) = float32(make_params()), make_batch(SIZES, 5)
 
@@ -192,6 +198,7 @@ def test_the_selector_gets_no_gradient_with_one_sentence():
     assert gradient(1) < 1e-5 * gradient(2)
 
 
+@pytest.mark.slow
 def test_dropout_of_weights_is_unbiased():
     params, (x, mask) = float32(make_params()), make_batch(SIZES, 5)
     plain = jax.jit(make_module().apply)({"params": params}, *float32((x, x)), context(mask))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import reference
 import relative_reference as slow
+from cases import slow_but
 from jax.extend import core
 
 from flaxnmt.attention.distances import of_pairs, sums_by_distance
@@ -116,7 +117,7 @@ def test_gradients_are_those_of_float64(kind):
         np.testing.assert_allclose(d_params["key"], numeric, atol=1e-5 * np.abs(numeric).max())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["transformer_xl"], KINDS))
 def test_bfloat16_is_float64_to_its_precision_with_float32_parameters(kind):
     parts = {"rotary": RotaryPositions(), "shaw": ShawPositions(K, CLIP, dtype=jnp.bfloat16)}
     positions = parts.get(kind, TransformerXLPositions(D, H, dtype=jnp.bfloat16))
@@ -131,9 +132,10 @@ def test_bfloat16_is_float64_to_its_precision_with_float32_parameters(kind):
     assert {leaf.dtype for leaf in jax.tree.leaves(fresh)} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize(
-    "queries, keys, columns", [(4, 4, 3), (4, 4, 7), (4, 4, 13), (1, 6, 5), (6, 2, 5), (3, 5, 1)]
-)
+SHIFTS = [(4, 4, 7), (1, 6, 5), (3, 5, 1), (4, 4, 3), (4, 4, 13), (6, 2, 5)]
+
+
+@pytest.mark.parametrize("queries, keys, columns", slow_but(SHIFTS[:3], SHIFTS))
 def test_shifting_is_looking_up_and_sums_are_its_transpose(queries, keys, columns):
     rng = np.random.default_rng(0)
     by_distance, weights = (
@@ -205,7 +207,7 @@ def test_padding_and_any_subset_of_the_rows_change_nothing(kind):
     np.testing.assert_allclose(bound(wide, wide, padded)[:, :T], y, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["transformer_xl"], KINDS))
 def test_behind_gates_skipping_equals_masking(kind):
     module = GatedBlock(D, (make_module(kind),), 3)
     rng = np.random.default_rng(1)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tree_reference
+from cases import slow_but
 
 from flaxnmt.attention.dot_product import MASKED
 from flaxnmt.attention.source2token import MeanPooling, MultiDimensionalSource2Token, Source2Token
@@ -120,7 +121,7 @@ TRACE_VALUES = {
 
 
 @pytest.mark.parametrize(("by", "count_copies"), TRACE_VALUES)
-@pytest.mark.parametrize("form", ["dense", "search", "fetched"])
+@pytest.mark.parametrize("form", slow_but(["dense", "search"], ["dense", "search", "fetched"]))
 def test_trace_of_traversing_a_tree_of_eleven_sentences(form, by, count_copies):
     masks = node_masks(np.ones((1, 11), bool))
     keys = tuple(jnp.asarray(level, jnp.float32).reshape(1, 1, -1, 1) for level in TRACE)
@@ -154,7 +155,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("sentences", "t", "by", "count_copies", "whole_level"), CASES)
+@pytest.mark.parametrize(
+    ("sentences", "t", "by", "count_copies", "whole_level"),
+    slow_but((*CASES[2:4], CASES[6], CASES[8]), CASES),
+)
 def test_search_and_dense_form_keep_what_the_paper_keeps(sentences, t, by, count_copies, whole_level):
     mask = lengths_mask(sentences)
     masks, keys = node_masks(mask), integer_keys(mask)

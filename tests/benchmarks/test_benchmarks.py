@@ -112,6 +112,7 @@ def test_our_rounds_compile_before_they_are_timed_and_learn():
     assert np.mean(result["losses"][-20:]) < np.mean(result["losses"][:20]) - 0.1
 
 
+@pytest.mark.slow
 def test_decoding_runs_from_the_command_line_and_writes_its_row(tmp_path):
     options = "--sizes tiny --peers --rounds 1 --repetitions 2 --sentences 5 --target-length 7 --cores 1"
     command = [sys.executable, "-m", "experiments.benchmarks.decoding", *options.split()]

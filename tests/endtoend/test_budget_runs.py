@@ -85,6 +85,7 @@ def test_every_gate_says_how_much_it_lets_through(run):
     assert shut == {"encoder", "decoder"}
 
 
+@pytest.mark.slow
 def test_the_same_text_at_every_batch_size(run):
     lines = LINES[1:]
     assert run.translate(lines, budget=0.5, batch_size=1) == run.translate(lines[::-1], budget=0.5)[::-1]
@@ -113,6 +114,7 @@ def test_a_sweep_has_a_row_for_each_budget(run, measured):
         assert 0 < row["flops"] < encoder + decoder, "lines of up to seven words"
 
 
+@pytest.mark.slow
 def test_a_budget_is_compared_with_that_of_a_baseline_of_as_much_work(run, measured):
     lines = LINES[1:]
     there = json.loads((run.directory / TRANSLATIONS).read_text())

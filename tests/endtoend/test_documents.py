@@ -61,7 +61,9 @@ def test_a_document_does_not_know_its_company(opened_documents, outputs, batch_s
     assert found == [outputs[i] for i in (1, 2, 0)]
 
 
-@pytest.mark.parametrize("wanted", [((2,), (), (0, 1, 3)), ((), (), ())], ids=str)
+@pytest.mark.parametrize(
+    "wanted", [((2,), (), (0, 1, 3)), pytest.param(((), (), ()), marks=pytest.mark.slow)], ids=str
+)
 def test_sentences_that_are_wanted_are_translated_as_all_are(opened_documents, outputs, wanted):
     """A document of nine sentences has chunks with nothing to translate."""
     documents = [document(text) for text in (*TEXTS, sentences(9, seed=9))]
@@ -110,6 +112,7 @@ def test_paragraphs_are_another_document_than_documents(trained_documents, opene
     assert np.abs(np.subtract(*values))[:7].max() > 1e-3
 
 
+@pytest.mark.slow
 def test_piped_lines_wait_for_their_document_and_no_longer(trained_documents, tmp_path, outputs):
     process = start("flaxnmt.cli", "translate", "--run", str(trained_documents.directory))
     try:

@@ -80,6 +80,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(trained, tmp_path):
     assert models[0] == models[1]
 
 
+@pytest.mark.slow
 def test_minutes_are_those_of_all_continuations_and_meshes_may_change(trained, tmp_path, caplog):
     run = tmp_path / "run"
     shutil.copytree(trained.directory, run)

@@ -171,6 +171,7 @@ def test_the_map_of_a_translating_decoder_is_over_source_delimiter_and_target(ma
     )
 
 
+@pytest.mark.slow
 def test_gates_of_a_decoder_alone_are_counted_over_source_delimiter_and_target(tmp_path):
     budget = BudgetConfig(decoder=(1.0, 0.5), blocks=2)
     run = make_run(tmp_path / "run", small_decoder(budget=budget).config)

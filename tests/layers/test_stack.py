@@ -68,7 +68,7 @@ class Blocks(nn.Module):
         return self.stack.run(lambda block, x, _: block(x, Context(deterministic=False)), x)[0]
 
 
-@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("scan", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_remat_draws_the_same_dropout_twice(scan):
     kept, again = Blocks(scan, remat=False), Blocks(scan, remat=True)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 6)), jnp.float32)

@@ -142,6 +142,7 @@ def test_the_budget_loss_is_worth_its_weight_in_target_tokens(made):
     np.testing.assert_allclose(double["loss"] - without["loss"], 2 * without["budget_loss"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_one_side_may_be_gated_alone():
     model = small_model(budget=BudgetConfig(decoder=LEVELS))
     assert model.config.budgets == ((1.0, 1.0), (1.0, 0.5))

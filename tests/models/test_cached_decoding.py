@@ -39,13 +39,13 @@ def stepped_logits(model, params, room=LENGTH):
 @pytest.mark.parametrize(
     "norm, positions, tie, scan",
     [
-        ("pre", "sinusoidal", "all", False),
+        pytest.param("pre", "sinusoidal", "all", False, marks=pytest.mark.slow),
         pytest.param("pre", "learned", "target", True, marks=pytest.mark.slow),
         ("post", "sinusoidal", "none", True),
         pytest.param("post", "none", "target", False, marks=pytest.mark.slow),
         pytest.param("pre", "shaw", "all", False, marks=pytest.mark.slow),
         ("pre", "transformer_xl", "all", True),
-        ("post", "rotary", "target", False),
+        pytest.param("post", "rotary", "target", False, marks=pytest.mark.slow),
     ],
 )
 def test_steps_over_a_cache_equal_the_full_forward_pass(norm, positions, tie, scan):

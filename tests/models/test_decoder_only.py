@@ -28,7 +28,7 @@ VARIANTS = {
 
 
 # Distances are those of `test_distances_in_models` here, too.
-RARER = ("learned", "rotary", "shaw")
+RARER = ("plain", "learned", "window", "rotary", "shaw")
 
 
 @pytest.fixture(

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 from small_models import CONFIG, float32, parameter_shapes, random_ids, small_model
 
 from flaxnmt.data.boundaries import Boundaries
@@ -68,7 +69,12 @@ class Made:
         return np.asarray(self._apply(self.variables, source, target, paragraphs))
 
 
-@pytest.fixture(scope="module", params=SEEN, ids=str)
+# Sentences alone are what `test_sentence_attention_over_documents_is_the_sentence_model` compares.
+@pytest.fixture(
+    scope="module",
+    params=[*(pytest.param(case, marks=pytest.mark.slow) for case in SEEN[:2]), *SEEN[2:]],
+    ids=str,
+)
 def made(request):
     kind, changes = request.param
     return Made(kind, **changes)
@@ -100,7 +106,7 @@ def test_only_a_model_of_sentences_ignores_the_rest_of_the_document(made):
     assert elsewhere < 1e-5 or elsewhere > 1e-4
 
 
-@pytest.mark.parametrize("cross", ["sentence", "document"])
+@pytest.mark.parametrize("cross", slow_but(["document"], ["sentence", "document"]))
 def test_the_decoder_knows_which_sentence_it_writes(cross):
     """Before the first symbol nothing but the source, or the position of the sentence, can say it."""
     first = Made("conditional", cross=cross).expected[0, :, 0]
@@ -114,7 +120,7 @@ WANTED = np.asarray([[3, 1], [2, 0], [0, 1]], np.int32)
 @pytest.mark.parametrize(
     "kind, changes, wanted",
     [
-        ("sentence", {}, None),
+        pytest.param("sentence", {}, None, marks=pytest.mark.slow),
         ("hierarchical", {}, None),
         pytest.param("conditional", FULL, None, marks=pytest.mark.slow),
         ("conditional", FULL, WANTED),
@@ -167,7 +173,9 @@ def test_scanned_layers_find_the_same_sentences():
         assert jax.tree.leaves(stacked)[number].shape == (2, *layer.shape)
 
 
-@pytest.mark.parametrize("kind, changes", [("hierarchical", {}), ("conditional", FULL)])
+@pytest.mark.parametrize(
+    "kind, changes", [pytest.param("hierarchical", {}, marks=pytest.mark.slow), ("conditional", FULL)]
+)
 def test_gradients_are_finite_where_documents_and_sentences_are_empty(kind, changes):
     model = document_model(kind, **changes)
     source, target = SOURCE.copy(), TARGET.copy()
@@ -218,7 +226,9 @@ def test_layers_of_several_kinds_are_in_one_encoder():
     assert found == [False, True, True]
 
 
-@pytest.mark.parametrize("levels", [("word",), ("sentence", "paragraph")])
+@pytest.mark.parametrize(
+    "levels", [pytest.param(("word",), marks=pytest.mark.slow), ("sentence", "paragraph")]
+)
 def test_positions_are_those_of_the_levels(levels):
     made = Made("document", levels=levels)
     moved = np.where(PARAGRAPHS > 0, PARAGRAPHS + 1, 0)
@@ -226,7 +236,7 @@ def test_positions_are_those_of_the_levels(levels):
     assert (change[0].max() > 1e-4) == ("paragraph" in levels)
 
 
-@pytest.mark.parametrize("kind", ["document", "conditional"])
+@pytest.mark.parametrize("kind", slow_but(["conditional"], ["document", "conditional"]))
 def test_boundaries_matter_where_a_layer_knows_of_sentences(kind):
     """Words counted from the beginning of the document, all in sight, are the same wherever it is cut."""
     made = Made(kind, levels=("word",))

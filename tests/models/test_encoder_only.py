@@ -64,6 +64,7 @@ def test_layers_are_the_contextual_embeddings_in_order():
     np.testing.assert_allclose(layers[-1], hidden, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_gates_have_a_budget_of_the_encoder_alone():
     levels = (1.0, 0.5)
     model, params = made(norm="pre", budget=BudgetConfig(encoder=levels, blocks=2))

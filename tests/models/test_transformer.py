@@ -42,7 +42,7 @@ def small():
     "norm, positions, tie",
     [
         ("post", "sinusoidal", "target"),
-        ("pre", "learned", "none"),
+        pytest.param("pre", "learned", "none", marks=pytest.mark.slow),
         ("pre", "none", "all"),
     ],
 )

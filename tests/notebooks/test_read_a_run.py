@@ -66,6 +66,7 @@ def test_scores_have_signatures_and_translations_their_alternatives(executed):
     assert tokens[0].rstrip(" |").endswith("</s>")
 
 
+@pytest.mark.slow
 def test_the_example_of_the_readme_reads_the_run(run, capsys):
     code, *_ = re.findall(
         r"```python\n([^`]*open_run[^`]*)```", (ROOT / "README.md").read_text(encoding="utf-8")

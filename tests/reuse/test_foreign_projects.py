@@ -20,6 +20,7 @@ def test_a_linen_model_learns_with_our_attention_blocks_and_encoder_layer(linen_
     assert learned(linen_losses)
 
 
+@pytest.mark.slow
 def test_unboxed_parameters_train_alike(linen_losses):
     np.testing.assert_allclose(foreign_linen.train(boxed=False, steps=8), linen_losses[:8], rtol=1e-4)
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 
 from flaxnmt.errors import RunError
 from flaxnmt.training.checkpoints import Checkpoints, absolute
@@ -165,8 +166,8 @@ def two_checkpoints(tmp_path_factory):
         pytest.param(data_file("params"), empty, marks=pytest.mark.slow),
         pytest.param(data_file("params"), delete, marks=pytest.mark.slow),
         (data_file("params"), flip_a_bit),
-        (data_file("rest"), flip_a_bit),
-        (lambda step: step / "params" / "manifest.ocdbt", truncate),
+        pytest.param(data_file("rest"), flip_a_bit, marks=pytest.mark.slow),
+        pytest.param(lambda step: step / "params" / "manifest.ocdbt", truncate, marks=pytest.mark.slow),
         pytest.param(lambda step: step / "rest" / "manifest.ocdbt", delete, marks=pytest.mark.slow),
         pytest.param(lambda step: step / "params" / "_METADATA", truncate, marks=pytest.mark.slow),
         pytest.param(lambda step: step / "progress" / "metadata", empty, marks=pytest.mark.slow),
@@ -280,7 +281,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
-@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("wait", slow_but([False], [True, False]))
 def test_a_full_disk_is_one_line_and_the_last_good_checkpoint_stays(small_disk, capfd, wait):
     # The first takes 0.6 MB of the 3 MB, the second would take 2.9 MB.
     params, rest = make_state(1, width=2500)

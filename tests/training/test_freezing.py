@@ -61,7 +61,7 @@ def mesh(request):
         yield mesh
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_frozen_parameters_keep_every_bit_and_the_others_do_not(mesh, accumulate):
     frozen = frozen_names(NAMES, ("encoder/stack/layers_0", "table"))
     step, state = trainer(frozen, mesh, accumulate)

@@ -196,6 +196,7 @@ def test_the_budget_loss_weighs_as_much_as_the_rows(gated):
     np.testing.assert_allclose(sums(0.0)["loss"], found["nll"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_evaluation_says_what_each_budget_uses():
     model = small_encoder(dropout=0.0, budget=BudgetConfig(encoder=(1.0, 0.5), blocks=2), **SMALL)
     params = float32(random_params(model))

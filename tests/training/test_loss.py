@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import slow_but
 from jax.sharding import NamedSharding, PartitionSpec
 
 from flaxnmt.errors import ConfigError
@@ -76,7 +77,7 @@ def test_padding_gives_no_loss_and_no_gradient_even_where_it_is_not_finite():
     assert not np.any(np.asarray(gradient)[~np.asarray(mask)])
 
 
-@pytest.mark.parametrize("chunk", [4, 12, ROWS, 1000])
+@pytest.mark.parametrize("chunk", slow_but([12, ROWS], [4, 12, ROWS, 1000]))
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_fused_sums_and_gradients_are_those_of_the_plain_form(smoothing, chunk):
     inputs = make_inputs()

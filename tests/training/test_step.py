@@ -65,7 +65,13 @@ def test_an_update_divides_by_the_tokens_and_not_by_rows_or_positions(single):
     assert_trees_close(state.params, jax.tree.map(lambda p, g: p - RATE * g / 16, PARAMS, gradient))
 
 
-@pytest.mark.parametrize("optimizer", [optax.sgd(schedule), optax.adam(schedule)], ids=["sgd", "adam"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(optax.sgd(schedule), id="sgd", marks=pytest.mark.slow),
+        pytest.param(optax.adam(schedule), id="adam"),
+    ],
+)
 def test_accumulated_parts_give_the_update_of_the_whole_batch(optimizer):
     """Parts of 15 and 1 tokens: a mean of their means would be another number."""
     (whole, start), (accumulated, _) = compiled(optimizer), compiled(optimizer, accumulate=2)

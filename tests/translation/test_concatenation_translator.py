@@ -65,7 +65,9 @@ def test_each_line_is_read_after_the_line_before(translator, plain):
     assert translator.translate(LINES) == [*first, "", *second, "", "", *third]
 
 
-@pytest.mark.parametrize("wanted", [((1,), (), (0, 1)), ((0, 2), (0,), ())], ids=str)
+@pytest.mark.parametrize(
+    "wanted", [((1,), (), (0, 1)), pytest.param(((0, 2), (0,), ()), marks=pytest.mark.slow)], ids=str
+)
 def test_sentences_that_are_wanted_are_translated_as_all_are(translator, wanted):
     whole = translator.translate_documents(documents(TEXTS))
     found = translator.translate_documents(documents(TEXTS), wanted=wanted)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from cases import slow_but
 from launching import IMAGE
 
 from flaxnmt.errors import ConfigError
@@ -174,7 +175,9 @@ def test_what_cannot_be_reached_is_given_up_soon(watched, monkeypatch):
     assert limits["ssh"] == queued.SSH_LIMIT and limits["delete"] is None
 
 
-@pytest.mark.parametrize("name, spot", [("ACTIVE", True), ("ACTIVE", False), ("SUSPENDED", True)])
+@pytest.mark.parametrize(
+    "name, spot", slow_but([("ACTIVE", False)], [("ACTIVE", True), ("ACTIVE", False), ("SUSPENDED", True)])
+)
 @pytest.mark.parametrize(
     "exit_code, code, why", [(2, 2, "a mistake to correct"), (3, 1, "a defect"), (126, 1, "a defect")]
 )
