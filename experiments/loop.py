@@ -90,7 +90,7 @@ class Loop:
             ):
                 state, step, preempted = self._train(state, start, history, preemption)
             if preempted:
-                self._save(state, step, history, wait=True)
+                self._save(state, step, history, wait=True, passing=True)
                 self.metrics.event(step, "preempted")
                 self.progress.say(f"asked to stop: saved at step {step}; the same command continues")
                 return PREEMPTED
@@ -115,6 +115,7 @@ class Loop:
             # It was asked to stop before this evaluation.
             with self.phases.within("evaluate"):
                 self._evaluate(state, step, history)
+                self._save(state, step, history)
                 done = self._finished(step, history)
         while not (done or preempted):
             with self.phases.within("data"):
@@ -122,7 +123,7 @@ class Loop:
                 placed = [put_batch(batch, self.mesh) for batch in local]
             state, metrics = self.step(state, placed)
             step += 1
-            interval.add(metrics, local, 3 * sum(self._flops(batch) for batch in local))
+            interval.add(metrics, local, 3 * sum(map(self._flops, local, placed)))
             late.append(metrics["bad_in_a_row"])
             if len(late) > LAG:
                 self._stop_if_diverged(step - LAG, int(late.popleft()))
@@ -130,7 +131,7 @@ class Loop:
             preempted = preemption.requested(step)
             # Who asks to stop may not wait for an evaluation; the run begins with it when it goes on.
             evaluate = (self._due(step) or done) and not preempted
-            save = evaluate or bool(training.checkpoint_every and step % training.checkpoint_every == 0)
+            save = evaluate or self._saves(step)
             if step % training.log_every == 0 or save or preempted:
                 # A checkpoint ends a row, so that no row holds updates of two processes.
                 self._show(
@@ -163,6 +164,10 @@ class Loop:
     def _due(self, step: int) -> bool:
         return step % self.config.training.evaluate_every == 0
 
+    def _saves(self, step: int) -> bool:
+        every = self.config.training.checkpoint_every
+        return self._due(step) or (every is not None and step % every == 0)
+
     def _finished(self, step: int, history: History) -> bool:
         training = self.config.training
         if self.total is not None and step >= self.total:
@@ -179,8 +184,10 @@ class Loop:
             over = bool(multihost_utils.broadcast_one_to_all(np.asarray(over)))
         return over
 
-    def _flops(self, batch: dict) -> int:
-        return jax.process_count() * self.task.flops(batch)
+    def _flops(self, local: dict, placed: dict) -> int:
+        """Of the rows of all processes, of which some may be those of this one."""
+        here, all_rows = (len(next(iter(batch.values()))) for batch in (local, placed))
+        return self.task.flops(local) * all_rows // here
 
     def _known(self) -> dict:
         """What a row says beside the device's numbers."""
@@ -235,7 +242,9 @@ class Loop:
     def _evaluated(self, state: TrainState) -> Params:
         return state.params if state.ema is None else state.ema
 
-    def _save(self, state: TrainState, step: int, history: History, wait: bool = False) -> None:
+    def _save(
+        self, state: TrainState, step: int, history: History, wait: bool = False, passing: bool = False
+    ) -> None:
         rest = {"opt_state": state.opt_state, "ema": state.ema, "bad": state.bad, "step": state.step}
         # Before the checkpoint is there, so that a run that is killed and continues from it misses no row.
         self._show(self.metrics.flush())
@@ -246,7 +255,7 @@ class Loop:
         with self.phases.within("save"):
             # Before the checkpoint is whole, so that what it belongs to is there; it is written meanwhile.
             self.shared.save()
-            self.checkpoints.save(step, state.params, rest, progress, metric, wait)
+            self.checkpoints.save(step, state.params, rest, progress, metric, wait, passing)
 
     def _finish(self, state: TrainState, step: int, history: History) -> None:
         """Averages, exports, scores the test set, and writes the last rows."""
@@ -292,11 +301,12 @@ class Loop:
         whole = self._whole(params)
         if jax.process_index() == 0:
             write_parameters(self.directory / PARAMETERS, whole)
-            self.shared.save(must=jax.process_count() > 1)
+            self.shared.save()
 
     def _exported(self, state: TrainState) -> Params:
         """The parameters that were exported when the best score was seen, laid out as the state's."""
         if jax.process_count() > 1:
+            self.shared.save(must=True)
             multihost_utils.sync_global_devices("parameters are exported")
             self.shared.fetch(PARAMETERS)
         found = read_parameters(self.directory / PARAMETERS)

@@ -58,8 +58,17 @@ class Checkpoints:
         self._manager = None if read_only else self._open()
         self._saving: int | None = None
         self._quiet = contextlib.ExitStack()
+        judged: dict[str, float | None] = {}
         for step in self._on_disk():
-            self._policy.metrics[step] = self._metric(step)
+            record = self._record(step)
+            self._policy.metrics[step] = record.get("metric")
+            if record.get("passing"):
+                self._policy.passing.add(step)
+            judged |= record.get("judged", {})
+        # Later checkpoints know of those that were saved before they were judged.
+        for step in self._policy.metrics.keys() & set(map(int, judged)):
+            if self._policy.metrics[step] is None:
+                self._policy.metrics[step] = judged[str(step)]
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -82,8 +91,8 @@ class Checkpoints:
         return [step for step in self._on_disk() if step not in self._policy.damaged]
 
     def last_steps(self, count: int) -> list[int]:
-        """The newest `count` steps, oldest first."""
-        return self.steps()[-count:]
+        """The newest `count` steps, oldest first, without those that were saved in passing."""
+        return [step for step in self.steps() if step not in self._policy.passing][-count:]
 
     def best_steps(self, count: int = 1) -> list[int]:
         """The `count` best steps by metric, best first."""
@@ -103,10 +112,13 @@ class Checkpoints:
         progress: dict,
         metric: float | None = None,
         wait: bool = False,
+        passing: bool = False,
     ) -> None:
         """Save in the background (or `wait` for it); a step that is already saved is left as it is.
 
-        `progress` is anything JSON can hold. The arrays may be donated as soon as this returns.
+        What is saved in `passing`, because somebody asked for it, is there to continue from and counts among neither
+        the last nor the best, which are those of a run that nobody stops. `progress` is anything JSON can hold. The
+        arrays may be donated as soon as this returns.
         Raises RunError if this save or the one before it failed; older checkpoints are then untouched.
         """
         self.finish()
@@ -114,15 +126,27 @@ class Checkpoints:
             self._attempt(step, lambda: self._manager.delete(step))
         self._policy.damaged.discard(step)
         if step in self._on_disk():
-            # It was saved before it was judged.
+            # It was saved before it was judged, or in passing at what turned out to be the end.
+            if not passing:
+                self._policy.passing.discard(step)
             self._policy.metrics[step] = self._policy.metrics.get(step) if metric is None else metric
             return
+        judged = {str(other): value for other, value in self._policy.metrics.items() if value is not None}
         trees = {"params": params, "rest": rest}
-        record = {"progress": progress, "metric": metric, "arrays": {k: layout(v) for k, v in trees.items()}}
+        arrays = {name: layout(tree) for name, tree in trees.items()}
+        record = {
+            "progress": progress,
+            "metric": metric,
+            "passing": passing,
+            "judged": judged,
+            "arrays": arrays,
+        }
         items = {name: ocp.args.StandardSave(stored_form(tree)) for name, tree in trees.items()}
         signed = {"record": record, "checksum": record_checksum(record)}
         composite = ocp.args.Composite(**items, progress=ocp.args.JsonSave(signed))
         self._policy.metrics[step] = metric
+        if passing:
+            self._policy.passing.add(step)
         self._saving = step
         self._quiet.enter_context(leftovers_unsaid())
         self._attempt(step, lambda: self._manager.save(step, args=composite, force=True))
@@ -198,14 +222,13 @@ class Checkpoints:
         return ocp.CheckpointManager(self.directory, options=options)
 
     def _on_disk(self) -> list[int]:
-        """Steps whose save was completed; Orbax writes elsewhere and renames (on gs:// adds a marker)."""
-        return sorted(found.step for found in ocp.path.step.standard_name_format().find_all(self.directory))
+        return completed(self.directory)
 
-    def _metric(self, step: int) -> float | None:
+    def _record(self, step: int) -> dict:
         try:
-            return read_record(self.directory / str(step))["metric"]
+            return read_record(self.directory / str(step))
         except Exception:  # a damaged checkpoint is reported when someone wants to read it
-            return None
+            return {}
 
     def _attempt(self, step: int, action: Callable[[], object]) -> None:
         failure = None
@@ -264,6 +287,11 @@ def absolute(directory: str | os.PathLike) -> epath.Path:
     """Local paths made absolute, as Orbax wants them; URLs (`gs://...`) as they are."""
     directory = os.fspath(directory)
     return epath.Path(directory if "://" in directory else os.path.abspath(directory))
+
+
+def completed(directory: epath.Path) -> list[int]:
+    """Steps whose save was completed, oldest first; Orbax writes elsewhere and renames (on gs:// adds a marker)."""
+    return sorted(found.step for found in ocp.path.step.standard_name_format().find_all(directory))
 
 
 def read_record(path: epath.Path) -> dict:

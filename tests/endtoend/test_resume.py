@@ -3,6 +3,8 @@
 import random
 import signal
 
+import jax
+import numpy as np
 import pytest
 from interruptions import (
     after_the_start,
@@ -17,6 +19,7 @@ from interruptions import (
 from tiny_runs import TINY, finish, start, write_corpus
 
 from experiments.train import main
+from flaxnmt.training.export import read_parameters
 from flaxnmt.training.metrics import read_metrics
 from flaxnmt.training.preemption import Preemption, leaving_at_once
 
@@ -60,6 +63,27 @@ def test_who_asks_to_stop_does_not_wait_for_an_evaluation(tmp_path, monkeypatch)
     assert completed(run) == [2] and "dev" not in {row["kind"] for row in read_metrics(run)}
     assert main([*arguments, "--run", str(run)]) == 0
     assert_same_run(run, unbroken)
+
+
+@pytest.mark.slow
+def test_the_mean_of_the_last_checkpoints_knows_nothing_of_a_stop(tmp_path, monkeypatch):
+    options = (
+        "--max-steps 6 --training.evaluate-every 6 --training.checkpoint-every 2 --training.metric loss "
+        "--training.average last --training.average-count 3"
+    ).split()
+    arguments = [*TINY, *write_corpus(tmp_path / "data"), *options]
+    unbroken, run = tmp_path / "unbroken", tmp_path / "run"
+    assert main([*arguments, "--run", str(unbroken)]) == 0
+    for stop in (3, 5, 6):
+        with monkeypatch.context() as patch:
+            patch.setattr(Preemption, "requested", lambda self, step, stop=stop: step == stop)
+            assert main([*arguments, "--run", str(run)]) == 42
+    assert main([*arguments, "--run", str(run)]) == 0
+    one, other = (read_parameters(place / "parameters.npz") for place in (run, unbroken))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+    for place in (run, unbroken):
+        (said,) = [row["set"] for row in read_metrics(place) if "set" in row]
+        assert said == "dev, mean of steps 2 4 6"
 
 
 @pytest.mark.slow

@@ -104,6 +104,36 @@ def test_best_ignores_missing_metrics_and_prefers_the_earlier(mode, best):
     metrics = {1: 0.4, 2: 0.1, 3: 0.9, 4: None, 5: 0.9, 6: float("nan"), 7: None}
     assert ranked(metrics, mode)[:2] == best
     assert retained(metrics, keep_last=2, keep_best=2, mode=mode) == {6, 7, *best}
+    assert retained(metrics, keep_last=2, keep_best=2, mode=mode, passing={4, 7}) == {5, 6, 7, *best}
+
+
+def test_what_was_saved_in_passing_is_continued_from_and_counts_for_nothing(tmp_path):
+    def save(checkpoints, step, **options):
+        checkpoints.save(step, *make_state(step), {}, wait=True, **options)
+
+    with Checkpoints(tmp_path, keep_last=2, keep_best=0) as checkpoints:
+        for step in (2, 4):
+            save(checkpoints, step)
+        save(checkpoints, 5, passing=True)
+        assert checkpoints.steps() == [2, 4, 5] and checkpoints.last_steps(2) == [2, 4]
+    with Checkpoints(tmp_path, keep_last=2, keep_best=0) as checkpoints:
+        assert checkpoints.restore(*map(abstract, make_state(0)))[0] == 5
+        assert checkpoints.last_steps(2) == [2, 4]
+        save(checkpoints, 6)
+        assert checkpoints.steps() == [4, 6]
+        save(checkpoints, 7, passing=True)
+        # It turned out to be the end.
+        save(checkpoints, 7)
+        assert checkpoints.last_steps(2) == [6, 7]
+
+
+def test_a_score_that_came_after_the_save_is_known_later(tmp_path):
+    with Checkpoints(tmp_path, keep_last=3) as checkpoints:
+        checkpoints.save(1, *make_state(1), {}, wait=True)
+    with Checkpoints(tmp_path, keep_last=3) as checkpoints:
+        checkpoints.save(1, *make_state(1), {}, metric=30.0)
+        checkpoints.save(2, *make_state(2), {}, metric=20.0, wait=True)
+    assert Checkpoints(tmp_path, read_only=True).best_steps(2) == [1, 2]
 
 
 def test_keeps_the_last_and_the_best_on_disk(tmp_path):
