@@ -9,12 +9,14 @@ import contextlib
 import logging
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 from etils import epath
 from jax.experimental import multihost_utils
 
+from experiments.exclusive import alone
 from flaxnmt.errors import RunError
 from flaxnmt.remote import copy, files_below, is_address, local_directory, located, reaching
 from flaxnmt.run_directory import BUCKET, CHECKPOINTS
@@ -114,6 +116,23 @@ class Bucket(Shared):
             self._known[target] = (status.st_mtime, status.st_size)
 
 
+@contextlib.contextmanager
+def sharing(run: str, process: int) -> Iterator[Shared]:
+    """`share`, whose local copies belong to this process alone until it is left.
+
+    Raises:
+      RunError: also where another training of this machine is at work on the bucket.
+    """
+    with contextlib.ExitStack() as stack:
+        if is_address(run):
+            # Beside the copies, which a start removes.
+            copies = _copies(run, process)
+            lock = copies.with_name(f"{copies.name}.lock")
+            lock.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(alone(lock, run))
+        yield share(run, process)
+
+
 def share(run: str, process: int) -> Shared:
     """The run directory that a command names: a local one, or an address such as gs://bucket/directory.
 
@@ -123,4 +142,8 @@ def share(run: str, process: int) -> Shared:
     if not is_address(run):
         return Shared(Path(run))
     with reaching(run, RunError):
-        return Bucket(located(run), local_directory(f"process{process}", run))
+        return Bucket(located(run), _copies(run, process))
+
+
+def _copies(run: str, process: int) -> Path:
+    return local_directory(f"process{process}", run)

@@ -1,27 +1,22 @@
 """Which run a training may continue, and what of an earlier start it may use."""
 
 import contextlib
-import fcntl
 import json
-import logging
-import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from etils import epath
 
+from experiments.exclusive import alone
 from flaxnmt.checks import check_limits, check_model, check_ranges
 from flaxnmt.config import Config
 from flaxnmt.config_io import differences
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.errors import RunError, UserError
-from flaxnmt.run_directory import BUCKET, CHECKPOINTS, RECORD, TOKENIZER, read_config
-from flaxnmt.training.checkpoints import absolute
-
-log = logging.getLogger(__name__)
+from flaxnmt.run_directory import BUCKET, CHECKPOINTS, CONFIG, RECORD, TOKENIZER, read_config
+from flaxnmt.training.checkpoints import absolute, completed
 
 MAY_CHANGE = (
     "training.max_steps",
@@ -46,11 +41,9 @@ MAY_CHANGE = (
 )
 """Fields that may differ from those of the run that is continued: none of them touches what was learned.
 
-Schedules that fall to their end do so with the last step, so that there max_steps may not.
+Schedules that fall to their end do so with the last step, and the noise of gates may grow until it, so that there
+max_steps may not.
 """
-
-PATIENCE = 10.0
-"""Seconds in which a training that was killed may still be on its way out of the run directory."""
 
 
 def check(config: Config, directory: Path) -> None:
@@ -61,7 +54,8 @@ def check(config: Config, directory: Path) -> None:
     if not has_checkpoint(directory):
         return
     may_change = set(MAY_CHANGE)
-    if config.optimizer.schedule in ("cosine", "linear"):
+    noisy = bool(config.model.budgets) and config.training.budget.noise_steps is None
+    if config.optimizer.schedule in ("cosine", "linear") or noisy:
         may_change.remove("training.max_steps")
     changed = [
         line for line in differences(read_config(directory), config) if line.split(":")[0] not in may_change
@@ -93,7 +87,7 @@ def check_corpus(corpus: TokenCorpus | LabelledRows, directory: Path) -> None:
 def has_checkpoint(directory: Path) -> bool:
     """Whether a run directory holds anything that was learned."""
     found = checkpoints_of(directory)
-    return found.exists() and any(path.name.isdigit() for path in found.iterdir())
+    return found.exists() and bool(completed(found))
 
 
 def checkpoints_of(directory: Path) -> epath.Path:
@@ -115,10 +109,12 @@ def made_directory(directory: Path, config: Config, init_from: Path | None = Non
     with contextlib.ExitStack() as stack:
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(_alone(directory))
+            stack.enter_context(alone(directory, str(directory)))
             if not has_checkpoint(directory):
                 if init_from is not None or not is_saved(config, directory):
                     shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
+                    # It would say of whatever vocabulary comes now that it belongs to the start before.
+                    (directory / CONFIG).unlink(missing_ok=True)
                 if init_from is not None:
                     shutil.copytree(init_from / TOKENIZER, directory / TOKENIZER)
         except OSError as error:
@@ -126,34 +122,6 @@ def made_directory(directory: Path, config: Config, init_from: Path | None = Non
                 f"{directory}: no run directory can be made there ({error.strerror}); give another --run"
             ) from None
         yield
-
-
-@contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Keeps others out of a directory; the system lets go of that of a process that is killed."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while not _locked(handle):
-            if time.monotonic() > deadline:
-                raise RunError(
-                    f"{directory}: another training is at work there: wait for its end, or give another --run"
-                )
-            time.sleep(0.1)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _locked(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        # Some file systems of networks have no locks.
-        log.debug("the run directory cannot be locked: %s", error)
-    return True
 
 
 def is_saved(config: Config, directory: Path) -> bool:

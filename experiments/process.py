@@ -9,7 +9,7 @@ import traceback
 import jax
 
 from experiments.arguments import Arguments, parse
-from experiments.bucket import share
+from experiments.bucket import sharing
 from experiments.continuing import check, check_corpus, checkpoints_of, has_checkpoint, made_directory
 from experiments.history import History
 from experiments.initial import check_initial, exported, frozen_parameters, initial_params
@@ -67,7 +67,7 @@ def prepare_and_train(
 ) -> int:
     """`train` within its cluster."""
     config, window = arguments.resolved(), arguments.window()
-    shared = share(arguments.run, jax.process_index())
+    shared = until_end.enter_context(sharing(arguments.run, jax.process_index()))
     directory = shared.local
     expected = arguments.expected()
     if arguments.processes is not None or expected.processes or expected.devices is not None:

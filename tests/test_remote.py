@@ -11,8 +11,9 @@ from etils import epath
 from fsspec.implementations.memory import MemoryFileSystem
 
 from experiments import bucket
-from experiments.bucket import share
+from experiments.bucket import share, sharing
 from experiments.configs import load
+from experiments.continuing import has_checkpoint
 from experiments.preflight import unreachable
 from flaxnmt import open_run, remote
 from flaxnmt.data.readers import read, read_source
@@ -178,6 +179,35 @@ def test_a_run_is_shared_through_a_bucket():
     assert epath.Path((second.local / BUCKET).read_text()) == second.address
     with pytest.raises(RunError, match="gs://forbidden/run: the bucket cannot be reached"):
         share("gs://forbidden/run", 0)
+
+
+def test_the_copies_of_a_run_belong_to_one_training(monkeypatch):
+    monkeypatch.setattr("experiments.exclusive.PATIENCE", 0.0)
+    address = "gs://my-bucket/runs/alone"
+    with sharing(address, 0) as shared:
+        (shared.local / "metrics.jsonl").write_text("{}")
+        with (
+            pytest.raises(RunError, match=f"{address}: another training is at work there"),
+            sharing(address, 0),
+        ):
+            pass
+        with sharing(address, 1):
+            assert (shared.local / "metrics.jsonl").exists()
+    with sharing(address, 0):
+        pass
+
+
+def test_a_save_that_was_cut_off_on_a_bucket_is_no_checkpoint(tmp_path, monkeypatch):
+    # Orbax asks Google's own client for the kind of the bucket.
+    monkeypatch.setattr(
+        "orbax.checkpoint._src.path.gcs_utils.is_hierarchical_namespace_enabled", lambda path: False
+    )
+    address = "gs://my-bucket/runs/cut"
+    (tmp_path / BUCKET).write_text(address)
+    Memory().pipe_file(f"{address}/checkpoints/5/params/array", b"half")
+    assert not has_checkpoint(tmp_path)
+    Memory().pipe_file(f"{address}/checkpoints/5/commit_success.txt", b"")
+    assert has_checkpoint(tmp_path)
 
 
 def test_what_is_removed_from_a_run_is_removed_from_its_bucket():
