@@ -21,6 +21,7 @@ CONTAINER = "jax-tpu"
 REPLICATED = "slice-job"
 QUEUE = "multislice-queue"
 """Names that xpk gives to the container, to the jobs of a slice, and to the queue of a cluster."""
+SMALLEST_V5E = 8
 KEPT = 43200
 """Seconds after which what has ended is removed, as xpk does."""
 
@@ -45,7 +46,16 @@ def shell_command(words: Sequence[str]) -> str:
 
 
 def tpu_type(slice_: Slice) -> str:
-    """As xpk has it: v5p-128, or v5p-4x4x12 where the shape is not the usual one."""
+    """As xpk has it: v5p-128, or v5p-4x4x12 where the shape is not the usual one.
+
+    Raises:
+      ConfigError: for slices of v5e that its table, src/xpk/core/system_characteristics.py, does not have.
+    """
+    if slice_.generation.name == "v5e" and slice_.chips < SMALLEST_V5E:
+        raise ConfigError(
+            f"--slice {slice_.name}: xpk has v5e from {SMALLEST_V5E} chips on; give v5e-{SMALLEST_V5E}, or v6e-"
+            f"{slice_.chips}, or write --manifest for kubectl"
+        )
     try:
         usual = default_topology(slice_.chips, slice_.generation.dimensions) == slice_.topology
     except ConfigError:

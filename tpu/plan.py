@@ -23,6 +23,7 @@ from flaxnmt.checks import check_model, check_ranges
 from flaxnmt.commands import MISTAKE, guarded, parsed, quiet
 from flaxnmt.config import Config, MeshConfig
 from flaxnmt.errors import ConfigError
+from flaxnmt.models.config import EncoderOnlyConfig
 from flaxnmt.sharding import MESH_AXES
 from tpu import branches, roofline
 from tpu.program import DoesNotFit, compile_work, prepare_environment
@@ -92,6 +93,8 @@ def measure(arguments: Arguments, config: Config, slice_: Slice) -> Row:
     Raises:
       ConfigError: for what does not go together.
     """
+    if arguments.decode and isinstance(config.model, EncoderOnlyConfig):
+        raise ConfigError("--decode: a model that is an encoder alone decodes nothing; leave it out")
     mesh, shape = planned_mesh(config, slice_, arguments.slices), shape_of(config, arguments)
     generation, batches = slice_.generation, 1 if arguments.decode else config.training.accumulate
     work = (beam_step if arguments.decode else train_step)(config, mesh, shape)

@@ -127,6 +127,12 @@ def test_a_sweep_of_which_every_mesh_is_refused_is_a_mistake(monkeypatch, tmp_pa
     assert capsys.readouterr().out.count(": no\n") == len(meshes(parse_slice("v5e-4"), 1))
 
 
+def test_an_encoder_alone_decodes_nothing():
+    arguments = parse("masked_small --slice v5e-4 --decode".split())
+    with pytest.raises(ConfigError, match="--decode: a model that is an encoder alone"):
+        plan.measure(arguments, arguments.config, parse_slice("v5e-4"))
+
+
 def test_what_does_not_fit_is_told_what_makes_it_smaller():
     config = parse("transformer_base --slice v5e-4".split()).config
     row = ROW | {"fits": False, "used": 2**35, "whole": ["norm/scale"]}

@@ -3,7 +3,7 @@
 import pytest
 from launching import CLUSTER, CREATE, DATA, IMAGE, NAME, job
 
-from flaxnmt.errors import RunError
+from flaxnmt.errors import ConfigError, RunError
 from tpu import gke
 from tpu.command import Runner
 from tpu.engines import Gke
@@ -131,3 +131,7 @@ def test_shapes_that_are_not_the_usual_ones_are_named():
     assert gke.tpu_type(parse_slice("v5p-384")) == "v5p-384"
     assert gke.tpu_type(parse_slice("v5p-512", "4x4x16")) == "v5p-4x4x16"
     assert gke.tpu_type(parse_slice("v5e-16", "2x8")) == "v5litepod-2x8"
+    with pytest.raises(
+        ConfigError, match="xpk has v5e from 8 chips on; give v5e-8, or v6e-1, or write --manifest"
+    ):
+        gke.tpu_type(parse_slice("v5e-1"))

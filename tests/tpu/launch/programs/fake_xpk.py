@@ -13,6 +13,14 @@ from pathlib import Path
 
 FAKE = Path(os.environ["FAKE"])
 COMMON = {"--project", "--zone", "--cluster"}
+# Of src/xpk/core/system_characteristics.py, by the number in the name; other shapes are written in full.
+TYPES = {
+    "v4": range(8, 4097),
+    "v5p": range(8, 12289),
+    "v5litepod": (8, 16, 32, 64, 128, 256),
+    "v6e": (1, 4, 8, 16, 32, 64, 128, 256),
+    "tpu7x": range(2, 18433),
+}
 KNOWN = {
     "create": COMMON
     | {
@@ -86,6 +94,10 @@ def main(argv: list[str]) -> None:
             stop(
                 f"argument {name}: Name must be less than 40 characters and match the pattern; is currently {value}"
             )
+    if verb == "create":
+        kind, _, size = given["--tpu-type"].partition("-")
+        if size.isdigit() and int(size) not in TYPES.get(kind, ()):
+            stop(f"argument --tpu-type: {given['--tpu-type']} is not a known type")
     plan = load("plan.json", {})
     if plan.get("fail", {}).get(verb):
         say("Task: `Find cluster region or zone` terminated with code `1`")
