@@ -1,4 +1,4 @@
-"""Where real corpora lie on this machine, which no configuration and no ledger says."""
+"""Where real corpora lie, a directory of this machine or of a bucket, which no configuration and no ledger says."""
 
 import os
 from collections.abc import Iterable
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flaxnmt.data.readers import without_part
 from flaxnmt.errors import ConfigError
+from flaxnmt.remote import is_address
 
 DATA = "FLAXNMT_DATA"
 PLACE = f"${DATA}"
@@ -25,7 +26,8 @@ def with_data(words: Iterable[str]) -> list[str]:
             if root is None:
                 raise ConfigError(f"{word}: give --data DIR, or set {DATA}, to say where the corpora are")
             word = word.replace(PLACE, root)
-            if not Path(without_part(word)).exists():
+            # A bucket says itself what it does not have.
+            if not is_address(word) and not Path(without_part(word)).exists():
                 raise ConfigError(f"{word} does not exist: give another --data DIR, or set {DATA}")
         found.append(word)
     return found

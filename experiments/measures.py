@@ -189,7 +189,7 @@ def of_budgets(run: Run, source: Sequence[str], target: Sequence[str], samples: 
       {"rows": for each budget "encoder_budget", "decoder_budget", "bleu", "chrf", "signature", "encoder_use" and
       "decoder_use": means over the lines of the shares of the full computation, "flops": mean of a line, logits and
       embeddings left out, "decoding_seconds": once everything is compiled, "gates": as `Run.gates`, and "against": as
-      `_of_same_work`, if there is a baseline}.
+      `_of_same_work`, or as `of_lines` has it where the baseline was measured there, if there is one}.
     """
     rows, translations = [], []
     for budget in run.config.model.budgets or (None,):
@@ -219,7 +219,11 @@ def of_budgets(run: Run, source: Sequence[str], target: Sequence[str], samples: 
     if (run.directory / BASELINE).exists():
         others = json.loads((run.directory / BASELINE).read_text(encoding="utf-8"))
         for row, own in zip(rows, translations, strict=True):
-            row["against"] = _of_same_work(own, others, target, samples)
+            if isinstance(others[0], str):
+                # Those of `of_lines`: a baseline that knows of no budgets.
+                row["against"] = _differences({"baseline": others, "run": own["outputs"]}, target, samples)
+            else:
+                row["against"] = _of_same_work(own, others, target, samples)
     return {"rows": rows}
 
 
@@ -232,6 +236,12 @@ def _of_same_work(own: dict, others: list[dict], target: Sequence[str], samples:
     nearest = min(others, key=lambda other: sum(map(abs, np.subtract(other["flops"], own["flops"]))))
     both = {"baseline": nearest["outputs"], "run": own["outputs"]}
     return {"flops": sum(nearest["flops"]), **_differences(both, target, samples)}
+
+
+def after_best(run: Run) -> dict:
+    """{"dev_best", "dev_last": development BLEU at its best, and where training ended}."""
+    found = [row["bleu"]["score"] for row in run.metrics if row["kind"] == "dev"]
+    return {"dev_best": max(found), "dev_last": found[-1]}
 
 
 def layer_flops(run: Run, source: str, target: Sequence[str]) -> tuple[int, int]:

@@ -60,8 +60,8 @@ class Arguments:
     """Write what each training says into NAME.log beside its run."""
     results: Annotated[Path, tyro.conf.arg(metavar="DIR")] = RESULTS
     """Where the ledger is kept."""
-    data: Path | None = None
-    """Directory of the corpora, for sweeps on real ones; $FLAXNMT_DATA if not given."""
+    data: str | None = None
+    """Directory of the corpora, or its address on a bucket, for sweeps on real ones; $FLAXNMT_DATA if not given."""
     keep: bool = False
     """Keep run directories of trials that others do not start from."""
     dry_run: bool = False
@@ -92,7 +92,7 @@ def run(argv: list[str]) -> int:
     quiet()
     sweep, ledger = load(name), Ledger(arguments.results / f"{name}.jsonl")
     if arguments.data is not None:
-        os.environ[DATA] = str(arguments.data)
+        os.environ[DATA] = arguments.data.rstrip("/")
     left = _left(sweep, ledger, arguments)
     if arguments.dry_run:
         return 0

@@ -15,8 +15,8 @@ The size is one that two cores bear: the public recipe's layers with 4000 pieces
 from pathlib import Path
 
 from experiments.data import SHORT, multi30k, with_data
-from experiments.measures import of_budgets
-from experiments.tables import Table
+from experiments.measures import after_best, of_budgets
+from experiments.tables import Row, Table
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read_source
@@ -83,8 +83,9 @@ def _trials(seed: int) -> list[Trial]:
 
 
 def measure(run: Path, trial: Trial) -> dict:
-    source, target = (list(read_source(Path(file))) for file in with_data(multi30k("test")))
-    return of_budgets(open_run(run), source, target)
+    source, target = (list(read_source(file)) for file in with_data(multi30k("test")))
+    opened = open_run(run)
+    return of_budgets(opened, source, target) | after_best(opened)
 
 
 COLUMNS = {
@@ -98,8 +99,24 @@ COLUMNS = {
     "p": "against.bleu_p",
     "seconds of decoding": "decoding_seconds",
 }
+FALL = 1.0
+"""BLEU below its best at the end of training, from which on a run counts as one that deteriorated."""
+
+
+def _fallen(row: Row) -> float:
+    return row["dev_best"] - row["dev_last"]
+
+
+STABILITY = {
+    "best development BLEU": "dev_best",
+    "lost until the end": _fallen,
+    f"runs that lost more than {FALL:g}, %": lambda row: 100.0 * (_fallen(row) > FALL),
+}
 sweep = Sweep(
     tuple(trial for seed in SEEDS for trial in _trials(seed)),
     measure,
-    (Table("Quality by budget", ("model", "encoder_budget", "decoder_budget"), COLUMNS),),
+    (
+        Table("Quality by budget", ("model", "encoder_budget", "decoder_budget"), COLUMNS),
+        Table("Deterioration after the best development score", ("model",), STABILITY),
+    ),
 )

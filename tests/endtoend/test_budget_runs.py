@@ -121,6 +121,9 @@ def test_a_budget_is_compared_with_that_of_a_baseline_of_as_much_work(run, measu
     wrong = there[-1] | {"outputs": ["nothing of it"] * len(lines)}
     write_json(run.directory / BASELINE, [*there[:-1], wrong])
     rows = [row["against"] for row in of_budgets(run, lines, lines, samples=20)["rows"]]
+    write_json(run.directory / BASELINE, there[0]["outputs"])
+    plain, *_ = [row["against"] for row in of_budgets(run, lines, lines, samples=20)["rows"]]
+    assert plain["chrf"] == 0 and "flops" not in plain, "a baseline that was measured without budgets"
     (run.directory / BASELINE).unlink()
     assert [row["flops"] for row in rows] == [row["flops"] for row in measured]
     *same, other = [row["chrf"] for row in rows]
