@@ -27,6 +27,7 @@ from experiments.benchmarks import common, ours
 from experiments.benchmarks.peers.sizes import SIZES, Size
 from flaxnmt.decoding.beam import beam_search
 from flaxnmt.models.config import BudgetConfig
+from flaxnmt.models.flops import side_flops
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.typing import Params
 
@@ -83,6 +84,7 @@ class System:
 
     def __init__(self, size: Size, options: Options, blocks: int | None):
         self.model = model = make_model(size, blocks)
+        self.options = options
         self.source = common.random_ids(options.sentences, options.source_length, size, seed=1)
         self.text = common.random_ids(options.encoded // 32, 32, size, seed=2)
         target = options.target_length
@@ -108,7 +110,13 @@ class System:
         _, use = self.count({"params": params}, self.source, found)
         _, encoding = self.count({"params": params}, self.text, self.text)
         # A search computes every hypothesis of the beam in the decoder, and the source once.
-        return {"search": float(use.mean()), "encode": float(encoding[:, 0].mean())}
+        ungated = dataclasses.replace(self.model.config, budget=BudgetConfig())
+        work = np.multiply(
+            side_flops(ungated, self.options.source_length, self.options.target_length),
+            (1, self.options.beam),
+        )
+        search = np.average(use.mean(0), weights=work)
+        return {"search": float(search), "encode": float(encoding[:, 0].mean())}
 
     def timed(self, params) -> dict[str, Callable[[], dict]]:
         def run(function, ids):

@@ -9,8 +9,6 @@ in a process of its own, and scaled to `--project` pairs (36 million: WMT14 Engl
 
 import multiprocessing
 import os
-import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +21,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from experiments.benchmarks import common
 from flaxnmt.data import tokenizers
 from flaxnmt.data.batches import TrainBatches
 from flaxnmt.data.buckets import padding_share, plan_buckets
@@ -50,6 +49,7 @@ class Options:
     """Batches to load."""
     project: int = 36_000_000
     """Pairs of the corpus that the last column is about."""
+    results: Path = common.RESULTS
 
 
 def peak_bytes() -> int:
@@ -163,14 +163,22 @@ def main(options: Options) -> None:
         tokenized = apart(tokenize, options, folder)
         loaded = apart(load, options, folder)
     source, target = loaded["padding"]
-    command = f"python -m experiments.benchmarks.data_throughput {shlex.join(sys.argv[1:])}"
-    print(f"`{command}`, {os.cpu_count()} cores\n")
-    print(table(options, tokenized, loaded))
-    print(
-        f"\nVocabulary of {options.vocab_size}, {tokenized['tokens']:.1f} target tokens a pair. Buckets, "
-        f"rows x (source, target): {loaded['plan']}; padding {source:.1%} of the source and {target:.1%} of "
-        f"the target positions; left out: {loaded['skipped']}."
+    machine, names = common.machine(), [Path(name).name for name in options.corpus]
+    text = (
+        f"{machine['cpu']}, {os.cpu_count()} cores, {options.pairs:,} pairs of {' '.join(names)}.\n\n"
+        f"{table(options, tokenized, loaded)}\n\n"
+        f"Vocabulary of {options.vocab_size}, {tokenized['tokens']:.1f} target tokens a pair. Buckets, rows x (source, "
+        f"target): {loaded['plan']}; padding {source:.1%} of the source and {target:.1%} of the target positions; left "
+        f"out: {loaded['skipped']}."
     )
+    print(text)
+    row = {
+        "options": common.settings(options) | {"corpus": names},
+        "machine": machine,
+        "tokenized": tokenized,
+        "loaded": loaded,
+    }
+    common.write_results("data_throughput", "From text to batches", text, row, options.results)
 
 
 if __name__ == "__main__":

@@ -172,8 +172,13 @@ def test_data_throughput_prints_its_table(tmp_path):
     paths = [str(tmp_path / part) if part in ("a", "b") else part for part in command]
     root = Path(__file__).parents[2]
     result = subprocess.run(
-        [*paths, "--vocab-size", "40", "--batches", "9"], cwd=root, capture_output=True, text=True, check=True
+        [*paths, *"--vocab-size 40 --batches 9 --results".split(), str(tmp_path / "results")],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
     )
+    assert (tmp_path / "results" / "data_throughput.md").read_text().rstrip().endswith(result.stdout.rstrip())
     rows = [line.split("|") for line in result.stdout.splitlines() if line.startswith("| ")]
     assert rows[0][2].strip() == "1,000 pairs, measured"
     measured = {row[1].strip(): float(row[2].replace(",", "")) for row in rows[1:]}

@@ -189,6 +189,16 @@ def test_it_trains_and_decodes(branches):
     assert (found == TARGET).mean() > 0.8
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENCODER_SETS)
+def test_as_many_layers_as_in_the_paper_train_and_decode(name):
+    model = with_branches(*ENCODER_SETS[name])
+    values, params = train(model, 10)
+    assert np.isfinite(values).all() and values[-1] < values[0]
+    found = jax.jit(lambda params: model.apply({"params": params}, method=best))(params)
+    assert found.shape == TARGET.shape and (found < VOCAB).all()
+
+
 def best(model):
     """The best translation of each source, padded."""
     longest = TARGET.shape[1]
