@@ -1,8 +1,8 @@
 """Computing a function of rows for some of the rows, and in the time of some of the rows.
 
-Shapes are static under jit. So the active rows are brought to the front and computed in pieces of a half, a quarter,
-an eighth and a sixteenth of all rows, each of which is computed or not: in sixteenths any number of rows is a sum of
-them, and there are five programs to compile and not seventeen.
+Shapes are static under jit. So the active rows are brought to the front, and one of seventeen programs is run: for no
+row, a sixteenth of all, two sixteenths, up to all. Pieces that add up to any number of sixteenths would be five programs
+to compile, but every product of matrices has its costs before the first row, and there would be several for one.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,6 @@ from jax import lax
 
 from flaxnmt.each_device import is_divided
 from flaxnmt.typing import Array, Bool, Float, PyTree
-
-PIECES = (8, 4, 2, 1)
-"""Sizes of the pieces, in sixteenths of the rows."""
 
 PARTS = 16
 
@@ -39,42 +36,29 @@ def on_active(
         return jax.tree.map(lambda y: _where(active, y), function(x))
     rows, flags = x.reshape(-1, x.shape[-1]), active.reshape(-1)
     unit = -(-flags.size // PARTS)
-    parts = -(-flags.sum() // unit)
-
-    def whole():
-        return jax.tree.map(lambda y: _where(flags, y[0]), function(rows[None]))
-
-    def some():
-        return _pieces(function, rows, flags, parts, unit)
-
-    y = lax.cond(parts * unit >= flags.size, whole, some)
-    return jax.tree.map(lambda y: y.reshape(*active.shape, *y.shape[1:]), y)
-
-
-def _pieces(function, rows: Float[Array, "R D"], flags: Bool[Array, " R"], parts: Array, unit: int) -> PyTree:
-    """`on_active` for fewer than all rows: of `parts` units of rows."""
-    count = flags.size
+    sizes = [*range(0, flags.size, unit), flags.size]
     rank = jnp.cumsum(flags) - 1
-    places = jnp.where(flags, rank, PARTS * unit)
     # Where nothing is active any row serves, since nobody reads what becomes of it.
-    front = jnp.zeros(PARTS * unit, jnp.int32).at[places].set(jnp.arange(count, dtype=jnp.int32), mode="drop")
+    front = jnp.zeros(flags.size, jnp.int32)
+    front = front.at[jnp.where(flags, rank, flags.size)].set(jnp.arange(flags.size, dtype=jnp.int32), mode="drop")
     shapes = jax.eval_shape(function, rows[None])
-    compact = jax.tree.map(lambda y: jnp.zeros((PARTS * unit, *y.shape[2:]), y.dtype), shapes)
-    start = jnp.zeros((), parts.dtype)
-    for piece in PIECES:
-        taken = parts & piece
 
-        def compute(compact, start, size=piece * unit):
-            index = lax.dynamic_slice_in_dim(front, start, size)
-            computed = function(rows.at[index].get(mode="promise_in_bounds")[None])
-            return jax.tree.map(
-                lambda whole, y: lax.dynamic_update_slice_in_dim(whole, y[0], start, 0), compact, computed
-            )
+    def program(size: int):
+        def nothing():
+            return jax.tree.map(lambda y: jnp.zeros((flags.size, *y.shape[2:]), y.dtype), shapes)
 
-        compact = lax.cond(taken > 0, compute, lambda compact, start: compact, compact, start)
-        start += taken * unit
-    back = jnp.maximum(rank, 0)
-    return jax.tree.map(lambda y: _where(flags, y.at[back].get(mode="promise_in_bounds")), compact)
+        def whole():
+            return jax.tree.map(lambda y: _where(flags, y[0]), function(rows[None]))
+
+        def some():
+            y = function(rows.at[front[:size]].get(mode="promise_in_bounds")[None])
+            back = jnp.clip(rank, 0, size - 1)
+            return jax.tree.map(lambda y: _where(flags, y[0].at[back].get(mode="promise_in_bounds")), y)
+
+        return {0: nothing, flags.size: whole}.get(size, some)
+
+    y = lax.switch(-(-flags.sum() // unit), [program(size) for size in sizes])
+    return jax.tree.map(lambda y: y.reshape(*active.shape, *y.shape[1:]), y)
 
 
 def if_any(active: Bool[Array, "*R"] | None, function: Callable[..., PyTree], *args: PyTree) -> PyTree:
