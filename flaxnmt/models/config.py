@@ -171,6 +171,11 @@ class ModelConfig:
         return False
 
     @property
+    def packs(self) -> bool:
+        """Whether all layers keep documents apart that share a sequence, as attention does."""
+        return True
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """The stacks of the model."""
         return "encoder", "decoder"
@@ -198,6 +203,10 @@ class EncodingConfig(ModelConfig):
     def is_document(self) -> bool:
         kinds = {kind for branch in self.encoder_branches for kind in branch}
         return bool(self.document.layers) or not kinds.isdisjoint(DOCUMENT_KINDS)
+
+    @property
+    def packs(self) -> bool:
+        return {kind for branch in self.encoder_branches for kind in branch}.isdisjoint(get_args(MixingKind))
 
     @property
     def encoder_branches(self) -> tuple[tuple[EncoderKind, ...], ...]:

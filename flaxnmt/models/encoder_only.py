@@ -67,8 +67,8 @@ class EncoderOnly(nn.Module):
           tokens: ids, 0 at padding; documents are [B, N, M].
           segments: which of the texts of a sequence a token belongs to, from 0; the first if None.
           deterministic, capture, gate_noise, skip: see `Context`.
-          packed: number of the document that each token is of, where several are packed into a sequence; a token sees
-            its own alone.
+          packed: number of the document that each token is of, where several are packed into a sequence; attention sees
+            that of a token alone, other encoders the whole sequence (see `packs` of the configuration).
           paragraphs: of each sentence of a document, from 0.
           budget: of each example, as its place in `config.budgets`; the largest if None.
         """
