@@ -170,10 +170,15 @@ class Reader:
         """A vector a text: the mean over its tokens, [CLS] and eos among them (`mean`), or that of [CLS] (`first`).
 
         Raises:
-          ConfigError: for another `pool`.
+          ConfigError: for another `pool`, and for `first` where [CLS] knows nothing of the text behind it.
         """
         if pool not in ("mean", "first"):
             raise ConfigError(f"pool {pool!r}: mean or first")
+        if pool == "first" and not self.model.config.sees_all:
+            raise ConfigError(
+                "pool 'first': no layer of this model looks at the whole text, so that the first token says the same "
+                "of all texts: give mean"
+            )
         rows = over_batches(lambda tokens: self._encode(tokens)[0], [self.read(text).ids for text in texts])
         found = [row[:length].mean(0) if pool == "mean" else row[0] for row, length in rows]
         return np.stack(found) if found else np.zeros((0, self.model.config.d_model), np.float32)

@@ -127,6 +127,13 @@ def test_a_text_without_a_mask_and_another_head_are_one_line(masked, classes):
     assert masked.fill_mask([]) == []
 
 
+def test_a_first_token_that_knows_no_text_is_no_embedding_of_one(tmp_path):
+    encoder = EncoderConfig(attention=MultiHead(2), feed_forward=24, branches=("lstm:1", "convs2s:1"))
+    run = make_run(tmp_path / "run", small_encoder(encoder=encoder, norm="pre").config)
+    with pytest.raises(ConfigError, match="pool 'first': no layer of this model looks at the whole text"):
+        run.embed(["The cat."], pool="first")
+
+
 @pytest.mark.parametrize("pool", ["mean", "first"])
 def test_an_embedding_is_that_of_the_text_alone(masked, pool):
     found = masked.embed(TEXTS, pool)

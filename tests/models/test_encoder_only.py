@@ -7,7 +7,8 @@ import pytest
 from small_models import float32, random_ids, random_params, small_encoder
 
 from flaxnmt.errors import ConfigError
-from flaxnmt.models.config import BudgetConfig, DocumentConfig, EncoderConfig, MultiHead
+from flaxnmt.models.config import BudgetConfig, DocumentConfig, EncoderConfig, EncoderOnlyConfig, MultiHead
+from flaxnmt.models.heads import mean_row
 
 TOKENS = jnp.asarray(random_ids([7, 4], 7, seed=1))
 SHAPES = {"masked": (2, 7, 20), "classes": (2, 3), "labels": (2, 7, 3), "spans": (2, 7, 2)}
@@ -77,6 +78,32 @@ def test_gates_have_a_budget_of_the_encoder_alone():
     np.testing.assert_allclose(skipped, masked, rtol=1e-5, atol=2e-6)
     assert aux.used.shape == (2,) and (aux.used > 0).all()
     assert np.abs(masked - encode(False, 0)[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("branches", [("lstm:1",), ("lstm:1", "convs2s:1")])
+def test_a_class_depends_on_the_last_word_where_no_layer_looks_at_all_of_a_text(branches):
+    encoder = EncoderConfig(attention=MultiHead(2), feed_forward=24, branches=branches)
+    model, params = made(encoder=encoder, head="classes", norm="pre")
+    apply = jax.jit(model.apply)
+    logits, wide = apply(params, TOKENS), apply(params, jnp.pad(TOKENS, ((0, 0), (0, 4))))
+    assert np.abs(apply(params, TOKENS.at[0, 6].set(9)) - logits)[0].max() > 1e-4
+    np.testing.assert_allclose(wide, logits, rtol=1e-5, atol=2e-6)
+    hidden, _ = model.apply(params, TOKENS, method="encode")
+    np.testing.assert_allclose(mean_row(hidden, TOKENS != 0)[1], hidden[1, :4].mean(0), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "branches, sees_all",
+    [
+        (("attention",), True),
+        (("lstm:1", "convs2s:2+lstm:1"), False),
+        (("lstm:1", "convs2s:1+fnet:1"), True),
+        (("static_expansion:1",), True),
+        ((), True),
+    ],
+)
+def test_the_first_token_knows_the_text_where_some_layer_looks_at_all_of_it(branches, sees_all):
+    assert EncoderOnlyConfig(encoder=EncoderConfig(branches=branches)).sees_all == sees_all
 
 
 @pytest.mark.parametrize("branches", [("attention:1", "static_expansion:1"), ("lstm:1+fnet:1",)])
