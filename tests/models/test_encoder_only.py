@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from small_models import float32, random_ids, random_params, small_encoder
 
+from flaxnmt.checks import check_model
+from flaxnmt.config import Config
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import BudgetConfig, DocumentConfig, EncoderConfig, EncoderOnlyConfig, MultiHead
 from flaxnmt.models.heads import mean_row
@@ -120,6 +122,18 @@ def test_documents_are_encoded_with_their_sentences_selected():
     tokens = jnp.asarray(random_ids([4, 3, 4, 0], 4, seed=3)).reshape(1, 4, 4)
     hidden, _ = model.apply(params, tokens, method="encode")
     assert hidden.shape == (1, 4, 4, 16) and np.isfinite(hidden).all()
+
+
+@pytest.mark.parametrize(
+    "changes, flag",
+    [
+        ({"document": DocumentConfig(layers=("conditional",))}, "--model.document.layers"),
+        ({"encoder": EncoderConfig(branches=("attention:1+document:1",))}, "--model.encoder.branches"),
+    ],
+)
+def test_documents_are_refused_where_something_would_be_trained(changes, flag):
+    with pytest.raises(ConfigError, match=f"{flag} makes an encoder of documents, and an encoder alone is"):
+        check_model(Config(model=EncoderOnlyConfig(**changes)))
 
 
 def test_gates_around_post_norm_are_refused():
