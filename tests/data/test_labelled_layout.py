@@ -9,7 +9,15 @@ import pytest
 from labelled_sets import questions, sentences
 
 from flaxnmt.data.labelled.examples import Answer, TaggedExample, TextExample
-from flaxnmt.data.labelled.layout import NO_LABEL, layout, padded, tagged_inputs, text_inputs, truncate
+from flaxnmt.data.labelled.layout import (
+    NO_LABEL,
+    NO_PLACE,
+    layout,
+    padded,
+    tagged_inputs,
+    text_inputs,
+    truncate,
+)
 from flaxnmt.data.labelled.questions import read_questions
 from flaxnmt.data.labelled.spans import (
     NOWHERE,
@@ -91,6 +99,29 @@ def test_labels_of_words_are_those_of_their_first_pieces(tokenizer):
     for word, start, end in zip(words, starts, [*starts[1:], len(whole.ids) - 1]):
         assert tokenizer.decode([whole.ids[start:end]]) == [word]
     assert cut.labels[:11] == whole.labels[:11] and cut.labels[11] == NO_LABEL and len(cut.ids) == 12
+    assert whole.places == starts
+    assert cut.places == [place if place < 11 else NO_PLACE for place in starts] and NO_PLACE in cut.places
+
+
+def test_what_is_cut_is_counted_once(tokenizer, caplog):
+    examples = [
+        TextExample(LINES[0], line=7),
+        TextExample("a", "b", line=8),
+        TextExample("a", LINES[1], line=9),
+    ]
+    text_inputs(examples, tokenizer, 200)
+    assert not caplog.records
+    text_inputs(examples, tokenizer, 8, "dev texts")
+    (said,) = caplog.messages
+    assert said == "2 of 3 dev texts exceed 8 tokens and are cut there; the first is line 7"
+    caplog.clear()
+    words = [tuple(line.split()) for line in LINES[:3]]
+    (*_, last) = rows = tagged_inputs([TaggedExample(each, (0,) * len(each)) for each in words], tokenizer, 9)
+    lost = sum(row.places.count(NO_PLACE) for row in rows)
+    (said,) = caplog.messages
+    assert said.startswith("3 of 3 sentences exceed 9 tokens and are cut there; the first is number 1")
+    assert said.endswith(f"{lost} words of sentences are not read, and count as labelled wrongly")
+    assert len(last.places) == len(words[-1])
 
 
 @pytest.mark.parametrize(

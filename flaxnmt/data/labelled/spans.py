@@ -18,6 +18,9 @@ from flaxnmt.typing import Float
 NOWHERE = (0, 0)
 """Both ends at [CLS]: no answer here."""
 
+MAX_QUESTION = 64
+"""Tokens of a question that are kept (Devlin et al. 2019, in their code)."""
+
 
 class Window(NamedTuple):
     """A question with a part of its context.
@@ -46,12 +49,13 @@ class Span(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question as tokens: its windows, the answer in each of them (in training the first answer that there is), and
-    where the tokens of the context stand in its text."""
+    """A question as tokens: its windows, the answer in each of them (in training the first answer that there is), where
+    the tokens of the context stand in its text, and how many tokens were asked, of which its rows may have fewer."""
 
     windows: list[Window]
     answers: list[tuple[int, int]]
     context: Offsets
+    asked: int
 
 
 def answer_tokens(spans: Sequence[tuple[int, int]], answer: Answer) -> tuple[int, int] | None:
@@ -75,7 +79,7 @@ def windows(
     *,
     max_length: int,
     stride: int,
-    max_question: int = 64,
+    max_question: int = MAX_QUESTION,
 ) -> list[Window]:
     """The windows of a context, in order; together they hold all of it.
 
@@ -113,7 +117,12 @@ def answer_in(window: Window, answer: tuple[int, int] | None) -> tuple[int, int]
 
 
 def question_inputs(
-    example: QuestionExample, tokenizer: Tokenizer, *, max_length: int, stride: int, max_question: int = 64
+    example: QuestionExample,
+    tokenizer: Tokenizer,
+    *,
+    max_length: int,
+    stride: int,
+    max_question: int = MAX_QUESTION,
 ) -> Question:
     """A question as windows, with its first answer in each of them.
 
@@ -128,7 +137,7 @@ def question_inputs(
         question, context.ids, *symbols, max_length=max_length, stride=stride, max_question=max_question
     )
     answer = answer_tokens(context.spans, example.answers[0]) if example.answers else None
-    return Question(found, [answer_in(window, answer) for window in found], context)
+    return Question(found, [answer_in(window, answer) for window in found], context, len(question))
 
 
 def best_span(
