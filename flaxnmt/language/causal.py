@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxnmt.data.tokenizers import BOS, EOS, Offsets, Tokenizer
-from flaxnmt.language.contextual import Contextual, contextual
+from flaxnmt.language.contextual import Contextual, contextual, longest_of
 from flaxnmt.models.decoder_only import DecoderOnly
 from flaxnmt.typing import Array, Float, Int, Params
 
@@ -42,5 +42,5 @@ class CausalReader:
 
     def contextual(self, texts: Sequence[str]) -> list[Contextual]:
         """Embeddings of every token of each text in every layer, given those before it."""
-        last = EOS if self._of_texts else BOS
-        return contextual(list(map(self.read, texts)), self._layers, self.tokenizer.pieces, last)
+        last, longest = EOS if self._of_texts else BOS, longest_of(self.model.config)
+        return contextual(list(map(self.read, texts)), self._layers, self.tokenizer.pieces, longest, last)

@@ -14,9 +14,8 @@ from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, MASK, SPECIALS, Offsets, Tokenizer
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.gates.budget import find_budget
-from flaxnmt.language.contextual import Contextual, contextual, over_batches, plan_of
+from flaxnmt.language.contextual import Contextual, contextual, longest_of, over_batches, plan_of
 from flaxnmt.models.encoder_only import EncoderOnly
-from flaxnmt.translation.shapes import LONGEST
 from flaxnmt.typing import Float, Params
 
 
@@ -29,20 +28,21 @@ class Guess(NamedTuple):
 
 
 class Reader:
-    """An encoder alone with its parameters and vocabulary.
+    """An encoder alone with its parameters and vocabulary; texts longer than `longest` are cut, with a warning.
 
     Attributes:
       model: the module.
       params: its parameters.
       tokenizer: of texts.
       labels: names of the classes, of a model that classifies.
+      longest: tokens of a text that the model reads.
     """
 
     def __init__(
         self, model: EncoderOnly, params: Params, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
     ):
         self.model, self.params, self.tokenizer, self.labels = model, params, tokenizer, labels
-        variables = {"params": params}
+        self.longest, variables = longest_of(model.config), {"params": params}
         self._logits = partial(jax.jit(model.apply), variables)
         self._classes = partial(jax.jit(partial(model.apply, skip=bool(model.config.budgets))), variables)
         self._encode = partial(jax.jit(partial(model.apply, method="encode")), variables)
@@ -88,13 +88,13 @@ class Reader:
             raise DataError(f"no {MASK} in {missing!r}: write it in place of a word")
         rows, mask = [self.read(text).ids for text in texts], self.tokenizer.id(MASK)
         for text, ids in zip(texts, rows):
-            if mask in ids[LONGEST - 1 :]:
+            if mask in ids[self.longest - 1 :]:
                 raise DataError(
-                    f"a {MASK} behind token {LONGEST} of {text[:40]!r}...: cut the text into shorter ones"
+                    f"a {MASK} behind token {self.longest} of {text[:40]!r}...: cut the text into shorter ones"
                 )
         return [
             [self._guesses(text, ids, place, logits[place], top) for place, i in enumerate(ids) if i == mask]
-            for text, ids, (logits, _) in zip(texts, rows, over_batches(self._logits, rows))
+            for text, ids, (logits, _) in zip(texts, rows, over_batches(self._logits, rows, self.longest))
         ]
 
     def _guesses(self, text: str, ids: list[int], place: int, logits: np.ndarray, top: int) -> list[Guess]:
@@ -154,10 +154,9 @@ class Reader:
         config = self.model.config
         told = config.budgets or budget is not None
         place = find_budget(config.budgets, budget) if told else None
-        longest = config.max_positions if config.positions == "learned" else LONGEST
-        rows = text_inputs(pairs, self.tokenizer, min(longest, LONGEST))
-        ids, segments = zip(*rows) if rows else ((), ())
-        batches = SortedBatches(LabelledRows(ids, segments, [0] * len(ids), "classes"), plan_of(len(ids)))
+        ids, segments = zip(*text_inputs(pairs, self.tokenizer, self.longest)) if pairs else ((), ())
+        plan = plan_of(len(ids), self.longest)
+        batches = SortedBatches(LabelledRows(ids, segments, [0] * len(ids), "classes"), plan)
         found = []
         for i in range(len(batches)):
             batch = batches.batch(i)
@@ -179,7 +178,8 @@ class Reader:
                 "pool 'first': no layer of this model looks at the whole text, so that the first token says the same "
                 "of all texts: give mean"
             )
-        rows = over_batches(lambda tokens: self._encode(tokens)[0], [self.read(text).ids for text in texts])
+        ids = [self.read(text).ids for text in texts]
+        rows = over_batches(lambda tokens: self._encode(tokens)[0], ids, self.longest)
         found = [row[:length].mean(0) if pool == "mean" else row[0] for row, length in rows]
         return np.stack(found) if found else np.zeros((0, self.model.config.d_model), np.float32)
 
@@ -193,4 +193,5 @@ class Reader:
             raise ConfigError(
                 "this model has encoders side by side: embeddings by layer are those of a single encoder"
             )
-        return contextual(list(map(self.read, texts)), self._layers, self.tokenizer.pieces)
+        read = list(map(self.read, texts))
+        return contextual(read, self._layers, self.tokenizer.pieces, self.longest)

@@ -116,7 +116,7 @@ def test_spans_are_the_characters_of_each_piece(masked):
 def test_a_text_without_a_mask_and_another_head_are_one_line(masked, classes):
     with pytest.raises(DataError, match=r"no \[MASK\] in 'The cat.': write it"):
         masked.fill_mask([f"The {MASK}", "The cat."])
-    with pytest.raises(DataError, match=r"a \[MASK\] behind token 1024 of 'The cat"):
+    with pytest.raises(DataError, match=r"a \[MASK\] behind token 32 of 'The cat"):
         masked.fill_mask(["The cat. " * 600 + MASK])
     with pytest.raises(ConfigError, match="'classes': masked tokens are said by a run with"):
         classes.fill_mask([f"The {MASK}"])
@@ -166,10 +166,27 @@ def test_contextual_embeddings_are_the_layers_of_the_model(masked):
     assert text == SENTENCES[0]
 
 
-def test_long_texts_are_cut_with_a_warning(masked, caplog):
-    (found,) = masked.contextual(["The cat. " * 600])
-    assert len(found.pieces) == len(found.spans) == found.layers.shape[1] == 1024
-    assert "1 of 1 lines exceed 1024" in caplog.text and found.pieces[-1] == "</s>"
+def test_long_texts_are_cut_with_a_warning(masked, tmp_path, caplog):
+    # Learned positions are as many as the model has; of sinusoids there is no end.
+    endless = make_run(tmp_path / "run", small_encoder(positions="sinusoidal").config)
+    for run, longest in ((masked, 32), (endless, 1024)):
+        caplog.clear()
+        (found,) = run.contextual(["The cat. " * 600])
+        assert len(found.pieces) == len(found.spans) == found.layers.shape[1] == longest
+        assert f"1 of 1 lines exceed {longest}" in caplog.text and found.pieces[-1] == "</s>"
+
+
+def test_no_text_is_read_beyond_the_learned_positions(masked, classes, caplog):
+    text = "The cat sees the old garden. " * 9
+    for ask in (masked.embed, lambda texts: masked.fill_mask([f"{MASK} {texts[0]}"])):
+        caplog.clear()
+        ask([text])
+        assert "1 of 1 lines exceed 32 source or 32 target tokens and are cut there" in caplog.text
+    # What stands behind the cut is not read.
+    np.testing.assert_array_equal(masked.embed([text]), masked.embed([text + "Dogs."]))
+    caplog.clear()
+    assert classes.classify(["The cat.", text], ["A dog."] * 2)[0][0] in ("no", "maybe", "yes")
+    assert caplog.messages == ["1 of 2 texts exceed 32 tokens and are cut there; the first is number 2"]
 
 
 def test_encoders_side_by_side_have_no_order_of_layers(tmp_path):
