@@ -9,6 +9,7 @@ from flaxnmt.data.batches import EvaluationBatches
 from flaxnmt.data.buckets import BucketPlan
 from flaxnmt.data.shards import TokenArray
 from flaxnmt.data.tokenizers import EOS, Offsets
+from flaxnmt.gates.budget import find_budget
 from flaxnmt.models.config import ModelConfig
 from flaxnmt.translation.shapes import LONGEST, square_plan
 from flaxnmt.typing import Array, Float, Int
@@ -34,6 +35,20 @@ class Contextual(NamedTuple):
 def longest_of(config: ModelConfig) -> int:
     """Tokens of a text that a model reads, symbols included: where positions are learned, as many as there are."""
     return min(config.max_positions, LONGEST) if config.positions == "learned" else LONGEST
+
+
+def told(
+    config: ModelConfig, budget: float | Sequence[float] | None
+) -> Callable[[int], Int[np.ndarray, " B"] | None]:
+    """From a number of rows to the place of a budget for each of them, the largest if None; to None without budgets.
+
+    Raises:
+      ConfigError: for a budget for which the model was not trained.
+    """
+    if not config.budgets and budget is None:
+        return lambda rows: None
+    place = find_budget(config.budgets, budget)
+    return lambda rows: np.full(rows, place, np.int32)
 
 
 def plan_of(count: int, longest: int) -> BucketPlan:

@@ -114,12 +114,17 @@ class EncoderOnly(nn.Module):
         return packed_positions(packed)
 
     def layers(
-        self, tokens: Int[Array, "*B L"], segments: Int[Array, "*B L"] | None = None
+        self,
+        tokens: Int[Array, "*B L"],
+        segments: Int[Array, "*B L"] | None = None,
+        *,
+        budget: Int[Array, " B"] | None = None,
+        skip: bool = False,
     ) -> Float[Array, "layers *B L D"]:
         """Embeddings of every token before the first layer and after each (of a single encoder)."""
         mask = tokens != PAD
-        x = self._embed(tokens, segments, self._positions(mask, None, None))
-        return self.encoder.outputs(x, self._context(mask))
+        x = self._embed(tokens, segments, self._positions(mask, None, None), budget)
+        return self.encoder.outputs(x, self._context(mask, skip=skip))
 
     def logits(
         self,
