@@ -18,7 +18,7 @@ from flaxnmt.data.labelled.examples import QuestionExample, TaggedExample, TextE
 from flaxnmt.data.labelled.layout import NO_LABEL, NO_PLACE, cuts, tagged_inputs, text_inputs
 from flaxnmt.data.labelled.questions import read_questions
 from flaxnmt.data.labelled.rows import LabelledRows
-from flaxnmt.data.labelled.spans import MAX_QUESTION, Question, best_answer, question_inputs
+from flaxnmt.data.labelled.spans import Question, best_answer, most_of_question, question_inputs
 from flaxnmt.data.labelled.tags import read_tags, tag_names
 from flaxnmt.data.labelled.texts import label_names, read_texts
 from flaxnmt.data.tokenizers import Tokenizer
@@ -124,7 +124,7 @@ class QuestionSet:
         sizes = {"max_length": data.max_length, "stride": data.stride}
         questions = tuple(question_inputs(example, tokenizer, **sizes) for example in examples)
         asked = [question.asked for question in questions]
-        if cut := cuts(f"{name} questions", asked, MAX_QUESTION):
+        if cut := cuts(f"{name} questions", asked, most_of_question(data.max_length)):
             log.warning("%s", cut)
         windows = [window for question in questions for window in question.windows]
         said = [answer for question in questions for answer in question.answers]

@@ -143,12 +143,24 @@ def test_windows_hold_the_whole_context(context, stride):
 
 
 def test_windows_without_room_or_with_gaps_are_refused():
-    with pytest.raises(ConfigError, match="max_length 5 has no room beside a question of 3 tokens"):
+    with pytest.raises(
+        ConfigError, match="--data.max-length 5 has no room for a context beside .* at least 7"
+    ):
         windows([1, 2, 3], [4], 8, 9, max_length=5, stride=1)
     assert len(windows([1, 2, 3], [4], 8, 9, max_length=5, stride=1, max_question=1)) == 1
-    for stride in (0, 7):
-        with pytest.raises(ConfigError, match=f"stride {stride}: windows hold 6 tokens"):
+    assert len(windows([1, 2, 3, 4], [4], 8, 9, max_length=7, stride=1)) == 1
+    for stride in (0, 9):
+        with pytest.raises(ConfigError, match=f"--data.stride {stride}: rows .* give 1 to 8"):
             windows([1, 2], [4], 8, 9, max_length=11, stride=stride)
+
+
+@pytest.mark.parametrize("asked", [2, 6, 40])
+def test_a_long_question_brings_its_windows_closer_and_stops_nothing(asked):
+    found = windows(range(1, asked + 1), range(100, 130), 8, 9, max_length=16, stride=10)
+    room = 16 - min(asked, 8) - 3
+    assert [window.first for window in found] == list(range(0, 31 - room + min(10, room) - 1, min(10, room)))
+    assert {token for window in found for token in window.ids if token >= 100} == set(range(100, 130))
+    assert all(len(window.ids) <= 16 and window.begin == min(asked, 8) + 2 for window in found)
 
 
 def check_answer(example, answer, spans):
