@@ -73,6 +73,5 @@ def _lengths(run: Run) -> Sequence[int]:
     data, head = run.config.data, run.config.model.head
     names = names_of(head, data.train, data, run.config.model.classes)
     examples = examples_of(head, data.test, names, labelled=False)
-    return make_set(
-        head, examples, run.vocabularies.source, dataclasses.replace(data, labels=names)
-    ).rows.lengths
+    data = dataclasses.replace(data, labels=names)
+    return make_set(head, examples, run.vocabularies.source, data, "test").rows.lengths

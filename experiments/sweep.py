@@ -34,7 +34,7 @@ from experiments.trial import Sweep, Trial
 from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.config_io import nearest
 from flaxnmt.errors import ConfigError, RunError
-from flaxnmt.ledger import Ledger
+from flaxnmt.ledger import Ledger, link_ledger
 from flaxnmt.training.preemption import PREEMPTED, leaving_at_once
 
 log = logging.getLogger("experiments.sweep")
@@ -150,6 +150,7 @@ def finish(trial: Trial, sweep: Sweep, ledger: Ledger, arguments: Arguments) -> 
         text = gzip.compress((directory / TRANSLATIONS).read_bytes(), mtime=0)
         translations(kept, trial.directory).write_bytes(text)
     ledger.add(row)
+    link_ledger(ledger, arguments.runs)
     log.info("%s: row written after %.1f minutes", trial.directory, (time.monotonic() - began) / 60)
     if not arguments.keep and trial.directory not in {other.start for other in trials}:
         shutil.rmtree(directory)

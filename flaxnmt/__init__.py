@@ -28,14 +28,11 @@ def open_run(directory: str) -> "Run":
 def open_sweep(path: str) -> "Ledger":
     """Opens the ledger of a sweep: `.table` is a data frame with a row for each finished trial, `.rows()` plain.
 
+    The path is that of the ledger, or the directory in which a sweep has its runs, its ledger or its translations.
+
     Raises:
-      RunError: if there is none.
+      RunError: if there is none, or if there are several.
     """
-    from pathlib import Path
+    from flaxnmt.ledger import Ledger, find_ledger
 
-    from flaxnmt.errors import RunError
-    from flaxnmt.ledger import Ledger
-
-    if not Path(path).is_file():
-        raise RunError(f"{path}: no ledger of a sweep there; python -m experiments.sweep writes one")
-    return Ledger(path)
+    return Ledger(find_ledger(path))

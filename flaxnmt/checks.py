@@ -4,7 +4,7 @@ from flaxnmt.config import Config, TrainingConfig
 from flaxnmt.config_io import flatten
 from flaxnmt.errors import ConfigError
 from flaxnmt.models import build
-from flaxnmt.models.config import DecoderOnlyConfig, EncodingConfig, Seq2SeqConfig
+from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig, EncodingConfig, Seq2SeqConfig
 
 COUNTS = (
     *(
@@ -67,8 +67,8 @@ def check_model(config: Config) -> None:
 
     Raises:
       ConfigError: if the heads of an attention do not divide the model dimension, a rate of dropout is none,
-        sequences are longer than their learned positions, or the branches of an encoder or the parts of a model of
-        documents do not fit together.
+        sequences are longer than their learned positions, the branches of an encoder or the parts of a model of
+        documents do not fit together, or an encoder alone is to read documents, of which no task has batches.
     """
     model = config.model
     parts = [part for part in ("encoder", "decoder") if hasattr(model, part)]
@@ -157,6 +157,12 @@ def _check_encoder(model: EncodingConfig) -> None:
 def _check_document(config: Config) -> None:
     """Refuses models of documents that cannot be built, or that would not be what was asked for."""
     model, kinds = config.model, config.model.document.layers
+    if isinstance(model, EncoderOnlyConfig):
+        flag = "--model.document.layers" if kinds else "--model.encoder.branches"
+        raise ConfigError(
+            f"{flag} makes an encoder of documents, and an encoder alone is trained on texts: name attention within the "
+            "text alone, or train an encoder with a decoder"
+        )
     if kinds and model.encoder.branches:
         raise ConfigError(
             "--model.document.layers and --model.encoder.branches both name the layers of the encoder: name those of "

@@ -89,6 +89,40 @@ class Ledger:
             temporary.replace(self.path)
 
 
+SUFFIX = ".jsonl"
+
+
+def find_ledger(path: str | os.PathLike) -> Path:
+    """The ledger of this path: a file, the only one in a directory, or the one beside it that has its name.
+
+    Raises:
+      RunError: if there is none, or if there are several.
+    """
+    path = Path(path)
+    beside = path.with_name(f"{path.name}{SUFFIX}") if path.name else path
+    for file in (path, beside):
+        if file.is_file():
+            return file
+    found = sorted(file for file in path.glob(f"*{SUFFIX}") if file.is_file())
+    if len(found) > 1:
+        raise RunError(
+            f"{path}: {len(found)} ledgers of sweeps there, name one: {', '.join(file.name for file in found)}"
+        )
+    if not found:
+        raise RunError(f"{path}: no ledger of a sweep there; python -m experiments.sweep writes one")
+    # A row that is added goes into the ledger, not into the place of a link to it.
+    return found[0].resolve()
+
+
+def link_ledger(ledger: Ledger, directory: Path) -> None:
+    """Lets `find_ledger` find a ledger by the directory of the runs, where links can be made."""
+    link, target = directory / ledger.path.name, ledger.path.resolve()
+    with contextlib.suppress(OSError):
+        if link.is_symlink() and link.resolve() != target:
+            link.unlink()
+        link.symlink_to(target)
+
+
 @contextlib.contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """Waits until no other process is in here with this directory."""

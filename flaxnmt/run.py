@@ -167,13 +167,15 @@ class Run:
             )
         return self.reader
 
-    def fill_mask(self, texts: list[str], top: int = 5) -> list[list[list[Guess]]]:
-        """The likeliest pieces for each [MASK] of each text (`flaxnmt.language.reader`)."""
-        return self._encoder.fill_mask(texts, top)
+    def fill_mask(
+        self, texts: list[str], top: int = 5, budget: float | None = None
+    ) -> list[list[list[Guess]]]:
+        """The likeliest pieces for each [MASK] of each text (`flaxnmt.language.reader`), at a budget of the model."""
+        return self._encoder.fill_mask(texts, top, budget)
 
-    def embed(self, texts: list[str], pool: str = "mean") -> np.ndarray:
-        """A vector a text, [texts, D], of an encoder alone."""
-        return self._encoder.embed(texts, pool)
+    def embed(self, texts: list[str], pool: str = "mean", budget: float | None = None) -> np.ndarray:
+        """A vector a text, [texts, D], of an encoder alone, at a budget of the model."""
+        return self._encoder.embed(texts, pool, budget)
 
     def classify(
         self, texts: list[str], seconds: list[str] | None = None, budget: float | None = None
@@ -181,12 +183,12 @@ class Run:
         """The class of each text, or pair of texts, and how likely it is; at a budget of the model, if it has some."""
         return self._encoder.classify(texts, seconds, budget)
 
-    def contextual(self, texts: list[str]) -> list[Contextual]:
+    def contextual(self, texts: list[str], budget: float | None = None) -> list[Contextual]:
         """Embeddings of every token of each text in every layer [layers, L, D], of an encoder or a decoder alone.
 
-        A decoder alone that translates reads each text as a source.
+        A decoder alone that translates reads each text as a source. Gates keep to a budget of the model.
         """
-        return self.reader.contextual(texts)
+        return self.reader.contextual(texts, budget)
 
     def _check_language(self) -> None:
         model = self.config.model
@@ -206,12 +208,15 @@ class Run:
         found = self.translator.outputs(nothing, texts, max_length=max_length, **options)
         return [outputs[0].text for outputs in found]
 
-    def perplexity(self, texts: list[str]) -> float:
-        """Perplexity a token of texts, each by itself, under a model of texts; the end of a text is a token."""
+    def perplexity(self, texts: list[str], budget: float | None = None) -> float:
+        """Perplexity a token of texts, each by itself, under a model of texts; the end of a text is a token.
+
+        Gates keep to a budget of the model, its largest if None.
+        """
         self._check_language()
         if not texts:
             raise DataError("no texts: a perplexity is that of one at least")
-        scores = self.score([""] * len(texts), texts)
+        scores = self.score([""] * len(texts), texts, budget=budget)
         count = sum(len(score.tokens) for score in scores)
         return math.exp(-sum(score.log_prob for score in scores) / count)
 

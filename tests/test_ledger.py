@@ -7,7 +7,7 @@ import pytest
 
 from flaxnmt import open_sweep
 from flaxnmt.errors import RunError
-from flaxnmt.ledger import Ledger
+from flaxnmt.ledger import Ledger, link_ledger
 
 ROWS = [{"key": "a", "score": 12.5}, {"key": "b", "name": "Müller"}, {"key": "c", "by_distance": {"1": 50.0}}]
 
@@ -86,6 +86,31 @@ def test_a_data_frame_has_a_row_for_each(opened):
     assert frame["seed"].tolist() == [1, 2, 3]
     assert frame.groupby("key")["budget"].mean()["b"] == 0.75
     assert frame["scores.none.bleu"].isna().tolist() == [False, True, True]
+
+
+def test_a_sweep_is_opened_by_its_directories(opened, tmp_path):
+    (tmp_path / "trials").mkdir()
+    runs = tmp_path / "runs"
+    (runs / "a-seed1").mkdir(parents=True)
+    with pytest.raises(RunError, match="runs: no ledger of a sweep there"):
+        open_sweep(runs)
+    for _ in range(2):
+        link_ledger(opened, runs)
+        # Of the runs, the results and the translations.
+        for path in (runs, tmp_path, tmp_path / "trials"):
+            assert open_sweep(str(path)).rows() == NESTED
+    other = Ledger(tmp_path / "results" / "trials.jsonl")
+    other.add(ROWS[0])
+    link_ledger(other, runs)
+    assert open_sweep(runs).rows() == ROWS[:1]
+    Ledger(runs / "more.jsonl").add(ROWS[1])
+    with pytest.raises(
+        RunError, match=r"runs: 2 ledgers of sweeps there, name one: more.jsonl, trials.jsonl"
+    ):
+        open_sweep(runs)
+    # Where the ledger itself lies nothing is linked.
+    link_ledger(other, other.path.parent)
+    assert other.rows() == ROWS[:1] and not other.path.is_symlink()
 
 
 def test_what_is_missing_is_one_line(opened, tmp_path, monkeypatch):

@@ -111,7 +111,7 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     bring()
     vocabularies = load_vocabularies(directory, config)
     tokenizer = vocabularies.source
-    sets = {name: make_set(head, found, tokenizer, data) for name, found in examples.items()}
+    sets = {name: make_set(head, found, tokenizer, data, name) for name, found in examples.items()}
     train = sets["train"].rows
     plan = plan_buckets(
         train.lengths,

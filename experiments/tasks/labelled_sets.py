@@ -1,6 +1,10 @@
-"""Labelled sets of each head: rows for the model, and scores of what it says of them."""
+"""Labelled sets of each head: rows for the model, and scores of what it says of them.
+
+What of a set is cut is said in one warning, which calls it by its name, such as dev.
+"""
 
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -11,10 +15,10 @@ import numpy as np
 from experiments.tasks.task import Scored
 from flaxnmt.config import DataConfig
 from flaxnmt.data.labelled.examples import QuestionExample, TaggedExample, TextExample
-from flaxnmt.data.labelled.layout import NO_LABEL, tagged_inputs, text_inputs
+from flaxnmt.data.labelled.layout import NO_LABEL, NO_PLACE, cuts, tagged_inputs, text_inputs
 from flaxnmt.data.labelled.questions import read_questions
 from flaxnmt.data.labelled.rows import LabelledRows
-from flaxnmt.data.labelled.spans import Question, best_answer, question_inputs
+from flaxnmt.data.labelled.spans import Question, best_answer, most_of_question, question_inputs
 from flaxnmt.data.labelled.tags import read_tags, tag_names
 from flaxnmt.data.labelled.texts import label_names, read_texts
 from flaxnmt.data.tokenizers import Tokenizer
@@ -22,6 +26,11 @@ from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.evaluation.answers import answer_scores
 from flaxnmt.evaluation.classification import classification_scores
 from flaxnmt.models.config import Head
+
+log = logging.getLogger(__name__)
+
+NOTHING = "-"
+"""What is said of a word that the model did not read."""
 
 
 class LabelledSet(Protocol):
@@ -58,8 +67,10 @@ class ClassSet:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, examples: Sequence[TextExample], tokenizer: Tokenizer, data: DataConfig) -> "ClassSet":
-        inputs = text_inputs(examples, tokenizer, data.max_length)
+    def of(
+        cls, examples: Sequence[TextExample], tokenizer: Tokenizer, data: DataConfig, name: str
+    ) -> "ClassSet":
+        inputs = text_inputs(examples, tokenizer, data.max_length, f"{name} texts")
         said = [NO_LABEL if example.label is None else example.label for example in examples]
         ids, segments = zip(*inputs)
         return cls(LabelledRows(ids, segments, said, "classes"), data.labels)
@@ -72,23 +83,29 @@ class ClassSet:
 
 @dataclass(frozen=True)
 class TagSet:
-    """Words of sentences and their labels."""
+    """Words of sentences and their labels; of a word that is not in its row nothing is said, which is wrong."""
 
     rows: LabelledRows
     names: tuple[str, ...]
+    places: tuple[Sequence[int], ...]
+    labels: tuple[Sequence[int], ...]
 
     @classmethod
-    def of(cls, examples: Sequence[TaggedExample], tokenizer: Tokenizer, data: DataConfig) -> "TagSet":
-        ids, segments, labels = zip(*tagged_inputs(examples, tokenizer, data.max_length))
-        return cls(LabelledRows(ids, segments, labels, "labels"), data.labels)
+    def of(
+        cls, examples: Sequence[TaggedExample], tokenizer: Tokenizer, data: DataConfig, name: str
+    ) -> "TagSet":
+        inputs = tagged_inputs(examples, tokenizer, data.max_length, f"{name} sentences")
+        ids, segments, said, places = zip(*inputs)
+        labels = tuple(example.labels for example in examples)
+        return cls(LabelledRows(ids, segments, said, "labels"), data.labels, places, labels)
 
     def scored(self, outputs: Sequence[np.ndarray]) -> Scored:
         pairs, lines = [], []
-        for logits, labels in zip(outputs, self.rows.said):
-            found = logits[: len(labels)].argmax(-1).tolist()
-            own = [(guess, label) for guess, label in zip(found, labels) if label != NO_LABEL]
-            pairs += own
-            lines.append(" ".join(self.names[guess] for guess, _ in own))
+        for logits, places, labels in zip(outputs, self.places, self.labels):
+            found = logits.argmax(-1)
+            guesses = [NO_LABEL if place == NO_PLACE else int(found[place]) for place in places]
+            pairs += zip(guesses, labels, strict=True)
+            lines.append(" ".join(NOTHING if guess == NO_LABEL else self.names[guess] for guess in guesses))
         return _scores(pairs, len(self.names)), lines
 
 
@@ -101,9 +118,14 @@ class QuestionSet:
     questions: tuple[Question, ...]
 
     @classmethod
-    def of(cls, examples: Sequence[QuestionExample], tokenizer: Tokenizer, data: DataConfig) -> "QuestionSet":
+    def of(
+        cls, examples: Sequence[QuestionExample], tokenizer: Tokenizer, data: DataConfig, name: str
+    ) -> "QuestionSet":
         sizes = {"max_length": data.max_length, "stride": data.stride}
         questions = tuple(question_inputs(example, tokenizer, **sizes) for example in examples)
+        asked = [question.asked for question in questions]
+        if cut := cuts(f"{name} questions", asked, most_of_question(data.max_length)):
+            log.warning("%s", cut)
         windows = [window for question in questions for window in question.windows]
         said = [answer for question in questions for answer in question.answers]
         rows = LabelledRows(
@@ -175,6 +197,7 @@ def texts_of(examples: list) -> Iterator[str]:
             seen = example.context
 
 
-def make_set(head: Head, examples: list, tokenizer: Tokenizer, data: DataConfig) -> LabelledSet:
-    """The examples as rows."""
-    return {"classes": ClassSet, "labels": TagSet, "spans": QuestionSet}[head].of(examples, tokenizer, data)
+def make_set(head: Head, examples: list, tokenizer: Tokenizer, data: DataConfig, name: str) -> LabelledSet:
+    """The examples as rows; `name` is that of the set, for warnings."""
+    kind = {"classes": ClassSet, "labels": TagSet, "spans": QuestionSet}[head]
+    return kind.of(examples, tokenizer, data, name)

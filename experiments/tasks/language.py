@@ -14,7 +14,7 @@ from experiments.tasks.task import Losses, Scored, Task, at_budgets, check_metri
 from flaxnmt.config import Config
 from flaxnmt.data.batches import ShuffledBatches, SortedBatches
 from flaxnmt.data.readers import read_texts
-from flaxnmt.data.sequences import packed_sequences, plan_sequences
+from flaxnmt.data.sequences import PackedSequences, packed_sequences, plan_sequences
 from flaxnmt.data.shards import TokenArray, TokenCorpus
 from flaxnmt.data.tokenizers import BOS, CLS, ENCODER_SYMBOLS, SPECIALS
 from flaxnmt.data.vocabularies import Vocabularies
@@ -76,9 +76,14 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     first = vocabularies.source.id(CLS) if masks else BOS
     plan = plan_sequences(data.max_length, data.batch_tokens, data.rows_multiple)
     corpus = TokenCorpus.open(directory / "data" / "train")
+    apart = not config.model.packs
+    if apart:
+        log.info(
+            "encoders that are no attention read all of a sequence: each holds one document alone, padded"
+        )
 
-    def sorted_batches(texts: TokenCorpus) -> SortedBatches:
-        return SortedBatches(packed_sequences(texts, data.max_length, first), plan)
+    def sequences(texts: TokenCorpus) -> PackedSequences:
+        return packed_sequences(texts, data.max_length, first, apart)
 
     dev, model = _tokenised(data.dev, vocabularies), make_model(config, vocabularies)
     specials = len(SPECIALS) + len(ENCODER_SYMBOLS) if masks else 0
@@ -89,7 +94,8 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     def evaluator(objective: Objective, params: Params, mesh: Mesh) -> TextLosses:
         test = _tokenised(data.test, vocabularies) if data.test else None
         losses = [
-            None if texts is None else Losses(objective, sorted_batches(texts), mesh) for texts in (dev, test)
+            None if texts is None else Losses(objective, SortedBatches(sequences(texts), plan), mesh)
+            for texts in (dev, test)
         ]
         return TextLosses(*losses, config.model.budgets, known)
 
@@ -98,7 +104,7 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
         model=model,
         vocabularies=vocabularies,
         corpus=corpus,
-        train=ShuffledBatches(packed_sequences(corpus, data.max_length, first), plan, training.seed),
+        train=ShuffledBatches(sequences(corpus), plan, training.seed),
         flops=lambda batch: sequence_flops(config.model, vocabulary, batch["tokens"].shape, outputs),
         evaluator=evaluator,
         examples="sequences",

@@ -1,7 +1,8 @@
 """Texts of one language as sequences of one length: documents end to end, cut wherever a sequence is full.
 
 A batch is {"tokens": int32 [B, L], "packed": int32 [B, L]}: `packed` is the number of the document of each token, by
-which attention keeps them apart. Only the last sequence of a corpus is padded.
+which attention keeps them apart. Only the last sequence of a corpus is padded; or the last one of each document, for
+models that could not keep several in a sequence apart.
 """
 
 from dataclasses import dataclass
@@ -18,28 +19,36 @@ from flaxnmt.typing import Int
 
 @dataclass(frozen=True)
 class PackedSequences:
-    """Sequences as units: sequence i is tokens [i n, (i + 1) n) of the corpus.
+    """Sequences as units: sequence i is tokens [i n, (i + 1) n) of the corpus, or, in turn, of each document.
 
     Attributes:
       corpus: its sources, each sentence closed by eos.
       length: L.
       first: a symbol that begins every sequence, such as [CLS], so that n = L - 1; None for n = L.
+      apart: no sequence holds tokens of two documents.
     """
 
     corpus: TokenCorpus
     length: int
     first: int | None = None
+    apart: bool = False
 
     @property
     def _step(self) -> int:
         return self.length - (self.first is not None)
 
-    @property
-    def _total(self) -> int:
-        return int(self.corpus.source.offsets[-1])
-
     def __len__(self) -> int:
-        return -(-self._total // self._step)
+        return len(self._bounds[0])
+
+    @cached_property
+    def _bounds(self) -> tuple[Int[np.ndarray, "U"], Int[np.ndarray, "U"]]:
+        """Places of the first token of each sequence, and of the one after its last."""
+        offsets = self.corpus.source.offsets
+        edges = offsets[self.corpus.document_offsets] if self.apart else offsets[[0, -1]]
+        counts = -(-np.diff(edges) // self._step)
+        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        begins = np.repeat(edges[:-1], counts) + number * self._step
+        return begins, np.minimum(begins + self._step, np.repeat(edges[1:], counts))
 
     @cached_property
     def _starts(self) -> Int[np.ndarray, "documents"]:
@@ -56,8 +65,9 @@ class PackedSequences:
         return np.ones(len(self), np.int64)
 
     def batch(self, indices: Int[np.ndarray, "B"], shape: Bucket) -> Batch:
-        places = indices[:, None] * self._step + np.arange(self._step)
-        real = (places < self._total) & (indices >= 0)[:, None]
+        begins, ends = (bound[indices, None] for bound in self._bounds)
+        places = begins + np.arange(self._step)
+        real = (places < ends) & (indices >= 0)[:, None]
         within = np.where(real, places, 0)
         tokens = np.where(real, self.corpus.source.tokens[within], 0).astype(np.int32)
         packed = np.searchsorted(self._starts, within, side="right").astype(np.int32)
@@ -69,8 +79,8 @@ class PackedSequences:
         return {"tokens": tokens, "packed": packed}
 
     def target_tokens(self, indices: Int[np.ndarray, "B"]) -> int:
-        indices = indices[indices >= 0]
-        return int(np.minimum((indices + 1) * self._step, self._total).sum() - (indices * self._step).sum())
+        begins, ends = (bound[indices[indices >= 0]] for bound in self._bounds)
+        return int((ends - begins).sum())
 
     def skipped(self, plan: BucketPlan) -> Skipped:
         return Skipped(0, 0, ())
@@ -97,7 +107,9 @@ def plan_sequences(length: int, batch_tokens: int, rows_multiple: int) -> Bucket
     return BucketPlan((Bucket(length, length, rows),), length)
 
 
-def packed_sequences(corpus: TokenCorpus, length: int, first: int | None = None) -> PackedSequences:
+def packed_sequences(
+    corpus: TokenCorpus, length: int, first: int | None = None, apart: bool = False
+) -> PackedSequences:
     """`PackedSequences`, where there is anything to learn.
 
     Raises:
@@ -105,4 +117,4 @@ def packed_sequences(corpus: TokenCorpus, length: int, first: int | None = None)
     """
     if corpus.source.offsets[-1] < 2:
         raise DataError("the corpus has no text to learn from; check the training files")
-    return PackedSequences(corpus, length, first)
+    return PackedSequences(corpus, length, first, apart)

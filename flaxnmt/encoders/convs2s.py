@@ -71,7 +71,10 @@ def gated_convolution(
     kernel: Float[Array, "width D E"],
     bias: Float[Array, " E"],
 ) -> Float[Array, "*B L D"]:
-    """GLU(W [x_(t-w/2) ... x_(t+w/2)] + b) at every row, padding read as zeros; odd width, E = 2 D."""
+    """GLU(W [x_(t-w/2) ... x_(t+w/2)] + b) at every row, odd width, E = 2 D.
+
+    Padding is read as zeros. Between other rows it keeps its place, so that they are no nearer to each other.
+    """
     x = x if mask is None else jnp.where(mask[..., None], x, 0)
     y = convolution(x.reshape(-1, *x.shape[-2:]), kernel)
     return gated_linear_unit(y.reshape(*x.shape[:-1], -1) + bias)
@@ -79,6 +82,8 @@ def gated_convolution(
 
 class GatedConvolution(SubLayer):
     """`gated_convolution` with its parameters, and dropout on its input.
+
+    A masked row within a sequence is a row of zeros there, not a row less as it is to the other encoders.
 
     Attributes:
       d_model: D.

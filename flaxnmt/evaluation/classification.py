@@ -17,7 +17,7 @@ def classification_scores(
     metrics: Sequence[str] = METRICS,
     classes: int | None = None,
 ) -> dict[str, float]:
-    """Scores of predicted classes, in per cent.
+    """Scores of predicted classes, in per cent; a prediction of -1 is none of them, and always wrong.
 
     accuracy: share of the right ones. f1: of class 1 where there are two classes, else the mean over all classes,
     each of the same weight; a class that is neither there nor predicted counts as 0. matthews: correlation of
@@ -34,7 +34,8 @@ def classification_scores(
     if not len(labels) or len(predictions) != len(labels):
         raise DataError(f"{len(predictions)} predictions for {len(labels)} labels: give one for each")
     library, count = _library(), classes or max(2, 1 + max(*predictions, *labels))
-    f1 = {"average": "binary"} if count == 2 else {"average": "macro", "labels": range(count)}
+    # Of one class, since among two a prediction of neither is refused.
+    f1 = {"average": "macro", "labels": [1] if count == 2 else range(count)}
     known = {
         "accuracy": lambda: library.accuracy_score(labels, predictions),
         "f1": lambda: library.f1_score(labels, predictions, zero_division=0.0, **f1),

@@ -1,13 +1,13 @@
 """What a decoder alone says of texts: embeddings of their tokens in every layer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from flaxnmt.data.tokenizers import BOS, EOS, Offsets, Tokenizer
-from flaxnmt.language.contextual import Contextual, contextual
+from flaxnmt.language.contextual import Contextual, contextual, longest_of, told
 from flaxnmt.models.decoder_only import DecoderOnly
 from flaxnmt.typing import Array, Float, Int, Params
 
@@ -26,13 +26,17 @@ class CausalReader:
     def __init__(self, model: DecoderOnly, params: Params, tokenizer: Tokenizer):
         self.model, self.params, self.tokenizer = model, params, tokenizer
         self._of_texts = model.config.task == "language"
-        layers = partial(model.apply, method="layers") if self._of_texts else self._source_layers
+        every = partial(model.apply, skip=bool(model.config.budgets), method="layers")
+        layers = every if self._of_texts else partial(self._source_layers, every)
         self._layers = partial(jax.jit(layers), {"params": params})
 
-    def _source_layers(self, variables: Params, source: Int[Array, "B S"]) -> Float[Array, "layers B S D"]:
+    @staticmethod
+    def _source_layers(
+        every: Callable[..., Array], variables: Params, source: Int[Array, "B S"], budget
+    ) -> Float[Array, "layers B S D"]:
         """Of the words of sources, and of the delimiter in the place of eos."""
         nothing = jnp.full((len(source), 1), EOS, source.dtype)
-        found = self.model.apply(variables, nothing, source, method="layers")
+        found = every(variables, nothing, source, budget=budget)
         return jnp.where((source == EOS)[..., None], found[:, :, -1:], found[:, :, :-1])
 
     def read(self, text: str) -> Offsets:
@@ -40,7 +44,20 @@ class CausalReader:
         ids, spans = self.tokenizer.encode_with_offsets(text)
         return Offsets([BOS, *ids], [(0, 0), *spans]) if self._of_texts else Offsets(ids, spans)
 
-    def contextual(self, texts: Sequence[str]) -> list[Contextual]:
-        """Embeddings of every token of each text in every layer, given those before it."""
-        last = EOS if self._of_texts else BOS
-        return contextual(list(map(self.read, texts)), self._layers, self.tokenizer.pieces, last)
+    def contextual(
+        self, texts: Sequence[str], budget: float | Sequence[float] | None = None
+    ) -> list[Contextual]:
+        """Embeddings of every token of each text in every layer, given those before it.
+
+        What the gates of a model decide against at a budget, its largest if None, is not computed.
+
+        Raises:
+          ConfigError: for a budget for which the model was not trained.
+        """
+        config, at = self.model.config, told(self.model.config, budget)
+        last, read = EOS if self._of_texts else BOS, list(map(self.read, texts))
+
+        def layers(tokens):
+            return self._layers(tokens, budget=at(len(tokens)))
+
+        return contextual(read, layers, self.tokenizer.pieces, longest_of(config), last)

@@ -9,7 +9,9 @@ from flaxnmt.data.batches import EvaluationBatches
 from flaxnmt.data.buckets import BucketPlan
 from flaxnmt.data.shards import TokenArray
 from flaxnmt.data.tokenizers import EOS, Offsets
-from flaxnmt.translation.shapes import square_plan
+from flaxnmt.gates.budget import find_budget
+from flaxnmt.models.config import ModelConfig
+from flaxnmt.translation.shapes import LONGEST, square_plan
 from flaxnmt.typing import Array, Float, Int
 
 BATCH = 64
@@ -30,20 +32,39 @@ class Contextual(NamedTuple):
     layers: Float[np.ndarray, "layers L D"]
 
 
-def plan_of(count: int) -> BucketPlan:
-    """Shapes for this many texts."""
-    return square_plan(min(BATCH, 1 << max(count - 1, 0).bit_length()))
+def longest_of(config: ModelConfig) -> int:
+    """Tokens of a text that a model reads, symbols included: where positions are learned, as many as there are."""
+    return min(config.max_positions, LONGEST) if config.positions == "learned" else LONGEST
+
+
+def told(
+    config: ModelConfig, budget: float | Sequence[float] | None
+) -> Callable[[int], Int[np.ndarray, " B"] | None]:
+    """From a number of rows to the place of a budget for each of them, the largest if None; to None without budgets.
+
+    Raises:
+      ConfigError: for a budget for which the model was not trained.
+    """
+    if not config.budgets and budget is None:
+        return lambda rows: None
+    place = find_budget(config.budgets, budget)
+    return lambda rows: np.full(rows, place, np.int32)
+
+
+def plan_of(count: int, longest: int) -> BucketPlan:
+    """Shapes for this many texts of up to `longest` tokens."""
+    return square_plan(min(BATCH, 1 << max(count - 1, 0).bit_length()), longest=longest)
 
 
 def over_batches(
-    function: Callable[[Int[np.ndarray, "B L"]], Array], rows: Sequence[Sequence[int]]
+    function: Callable[[Int[np.ndarray, "B L"]], Array], rows: Sequence[Sequence[int]], longest: int
 ) -> Iterator[tuple[np.ndarray, int]]:
     """What `function` makes of each row of ids, to which eos is added, and the length of that row.
 
-    Rows are padded and put together in few shapes; those of more than `LONGEST` tokens are cut, with a warning.
+    Rows are padded and put together in few shapes; those of more than `longest` tokens are cut, with a warning.
     """
     tokens = TokenArray.from_lists(rows)
-    plan = plan_of(len(tokens))
+    plan = plan_of(len(tokens), longest)
     batches = EvaluationBatches(tokens, None, plan)
     found = [np.asarray(function(batch["source"])) for batch in batches]
     return zip(batches.restore(found), np.minimum(tokens.lengths, plan.max_length).tolist())
@@ -53,6 +74,7 @@ def contextual(
     texts: Sequence[Offsets],
     layers: Callable[[Int[np.ndarray, "B L"]], Float[Array, "layers B L D"]],
     pieces: Sequence[str],
+    longest: int,
     last: int = EOS,
 ) -> list[Contextual]:
     """Embeddings of the tokens of each text in each layer.
@@ -61,9 +83,14 @@ def contextual(
       texts: tokens as the model reads them, without the symbol at the end.
       layers: of padded rows.
       pieces: of the vocabulary.
+      longest: tokens of a text, at which it is cut, with a warning.
       last: the symbol at the end.
     """
-    rows = over_batches(lambda tokens: np.moveaxis(np.asarray(layers(tokens)), 0, 1), [t.ids for t in texts])
+
+    def by_row(tokens):
+        return np.moveaxis(np.asarray(layers(tokens)), 0, 1)
+
+    rows = over_batches(by_row, [text.ids for text in texts], longest)
     return [
         Contextual(
             tuple(pieces[i] for i in (*ids[: length - 1], last)),

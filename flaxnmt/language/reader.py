@@ -13,10 +13,8 @@ from flaxnmt.data.labelled.layout import text_inputs
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, MASK, SPECIALS, Offsets, Tokenizer
 from flaxnmt.errors import ConfigError, DataError
-from flaxnmt.gates.budget import find_budget
-from flaxnmt.language.contextual import Contextual, contextual, over_batches, plan_of
+from flaxnmt.language.contextual import Contextual, contextual, longest_of, over_batches, plan_of, told
 from flaxnmt.models.encoder_only import EncoderOnly
-from flaxnmt.translation.shapes import LONGEST
 from flaxnmt.typing import Float, Params
 
 
@@ -29,24 +27,27 @@ class Guess(NamedTuple):
 
 
 class Reader:
-    """An encoder alone with its parameters and vocabulary.
+    """An encoder alone with its parameters and vocabulary; texts longer than `longest` are cut, with a warning.
+
+    A `budget` is one of those of the model, the largest if None; what its gates decide against is not computed.
 
     Attributes:
       model: the module.
       params: its parameters.
       tokenizer: of texts.
       labels: names of the classes, of a model that classifies.
+      longest: tokens of a text that the model reads.
     """
 
     def __init__(
         self, model: EncoderOnly, params: Params, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
     ):
         self.model, self.params, self.tokenizer, self.labels = model, params, tokenizer, labels
-        variables = {"params": params}
-        self._logits = partial(jax.jit(model.apply), variables)
-        self._classes = partial(jax.jit(partial(model.apply, skip=bool(model.config.budgets))), variables)
-        self._encode = partial(jax.jit(partial(model.apply, method="encode")), variables)
-        self._layers = partial(jax.jit(partial(model.apply, method="layers")), variables)
+        self.longest, variables = longest_of(model.config), {"params": params}
+        self._logits, self._encode, self._layers = (
+            partial(jax.jit(partial(model.apply, skip=bool(model.config.budgets), method=method)), variables)
+            for method in (None, "encode", "layers")
+        )
 
     def read(self, text: str) -> Offsets:
         """[CLS] and the tokens of a text, in which [MASK] is the mask, and the characters that each stands for."""
@@ -71,11 +72,13 @@ class Reader:
                 return Offsets(ids[own:], [(first - 1, last - 1) for first, last in spans[own:]])
         return self.tokenizer.encode_with_offsets(part)
 
-    def fill_mask(self, texts: Sequence[str], top: int = 5) -> list[list[list[Guess]]]:
+    def fill_mask(
+        self, texts: Sequence[str], top: int = 5, budget: float | None = None
+    ) -> list[list[list[Guess]]]:
         """For each text, and each [MASK] in it, the likeliest pieces, best first; other masks stay as they are.
 
         Raises:
-          ConfigError: for a model with another head.
+          ConfigError: for a model with another head, or a budget for which it was not trained.
           DataError: for a text without a mask.
         """
         if self.model.config.head != "masked":
@@ -86,15 +89,17 @@ class Reader:
         missing = next((text for text in texts if MASK not in text), None)
         if missing is not None:
             raise DataError(f"no {MASK} in {missing!r}: write it in place of a word")
+        at = told(self.model.config, budget)
         rows, mask = [self.read(text).ids for text in texts], self.tokenizer.id(MASK)
         for text, ids in zip(texts, rows):
-            if mask in ids[LONGEST - 1 :]:
+            if mask in ids[self.longest - 1 :]:
                 raise DataError(
-                    f"a {MASK} behind token {LONGEST} of {text[:40]!r}...: cut the text into shorter ones"
+                    f"a {MASK} behind token {self.longest} of {text[:40]!r}...: cut the text into shorter ones"
                 )
+        found = over_batches(lambda tokens: self._logits(tokens, budget=at(len(tokens))), rows, self.longest)
         return [
             [self._guesses(text, ids, place, logits[place], top) for place, i in enumerate(ids) if i == mask]
-            for text, ids, (logits, _) in zip(texts, rows, over_batches(self._logits, rows))
+            for text, ids, (logits, _) in zip(texts, rows, found)
         ]
 
     def _guesses(self, text: str, ids: list[int], place: int, logits: np.ndarray, top: int) -> list[Guess]:
@@ -139,7 +144,7 @@ class Reader:
         Args:
           texts: one after the other.
           seconds: of pairs.
-          budget: one of the model's, the largest if None; what its gates decide against is not computed.
+          budget: see above.
 
         Raises:
           ConfigError: for a model with another head, or a budget for which it was not trained.
@@ -151,41 +156,53 @@ class Reader:
             )
         others = [None] * len(texts) if seconds is None else seconds
         pairs = [TextExample(text, second) for text, second in zip(texts, others, strict=True)]
-        config = self.model.config
-        told = config.budgets or budget is not None
-        place = find_budget(config.budgets, budget) if told else None
-        longest = config.max_positions if config.positions == "learned" else LONGEST
-        rows = text_inputs(pairs, self.tokenizer, min(longest, LONGEST))
-        ids, segments = zip(*rows) if rows else ((), ())
-        batches = SortedBatches(LabelledRows(ids, segments, [0] * len(ids), "classes"), plan_of(len(ids)))
+        at = told(self.model.config, budget)
+        ids, segments = zip(*text_inputs(pairs, self.tokenizer, self.longest)) if pairs else ((), ())
+        plan = plan_of(len(ids), self.longest)
+        batches = SortedBatches(LabelledRows(ids, segments, [0] * len(ids), "classes"), plan)
         found = []
         for i in range(len(batches)):
             batch = batches.batch(i)
-            places = None if place is None else np.full(len(batch["tokens"]), place, np.int32)
-            logits = self._classes(batch["tokens"], batch["segments"], budget=places)
+            places = at(len(batch["tokens"]))
+            logits = self._logits(batch["tokens"], batch["segments"], budget=places)
             found.append(np.asarray(jax.nn.softmax(logits)))
         return [(self.labels[row.argmax()], float(row.max())) for row in batches.restore(found)]
 
-    def embed(self, texts: Sequence[str], pool: str = "mean") -> Float[np.ndarray, "texts D"]:
+    def embed(
+        self, texts: Sequence[str], pool: str = "mean", budget: float | None = None
+    ) -> Float[np.ndarray, "texts D"]:
         """A vector a text: the mean over its tokens, [CLS] and eos among them (`mean`), or that of [CLS] (`first`).
 
         Raises:
-          ConfigError: for another `pool`.
+          ConfigError: for another `pool`, for `first` where [CLS] knows nothing of the text behind it, and for a budget
+            for which the model was not trained.
         """
         if pool not in ("mean", "first"):
             raise ConfigError(f"pool {pool!r}: mean or first")
-        rows = over_batches(lambda tokens: self._encode(tokens)[0], [self.read(text).ids for text in texts])
+        if pool == "first" and not self.model.config.sees_all:
+            raise ConfigError(
+                "pool 'first': no layer of this model looks at the whole text, so that the first token says the same "
+                "of all texts: give mean"
+            )
+        ids, at = [self.read(text).ids for text in texts], told(self.model.config, budget)
+        rows = over_batches(lambda tokens: self._encode(tokens, budget=at(len(tokens)))[0], ids, self.longest)
         found = [row[:length].mean(0) if pool == "mean" else row[0] for row, length in rows]
         return np.stack(found) if found else np.zeros((0, self.model.config.d_model), np.float32)
 
-    def contextual(self, texts: Sequence[str]) -> list[Contextual]:
+    def contextual(self, texts: Sequence[str], budget: float | None = None) -> list[Contextual]:
         """Embeddings of every token of each text, [CLS] first and eos last, in every layer.
 
         Raises:
-          ConfigError: for encoders side by side, whose layers are in no order.
+          ConfigError: for encoders side by side, whose layers are in no order, and for a budget for which the model was
+            not trained.
         """
         if len(self.model.config.encoder_branches) > 1:
             raise ConfigError(
                 "this model has encoders side by side: embeddings by layer are those of a single encoder"
             )
-        return contextual(list(map(self.read, texts)), self._layers, self.tokenizer.pieces)
+        read, at = list(map(self.read, texts)), told(self.model.config, budget)
+
+        def layers(tokens):
+            return self._layers(tokens, budget=at(len(tokens)))
+
+        return contextual(read, layers, self.tokenizer.pieces, self.longest)

@@ -12,6 +12,9 @@ from flaxnmt.gates.budget import Budget, budget_tuples
 
 AttentionKind = Literal["sentence", "document", "context", "heads", "conditional", "hierarchical"]
 MixingKind = Literal["lstm", "convs2s", "fnet", "static_expansion"]
+LOCAL_KINDS = ("lstm", "convs2s")
+"""Layers whose rows see those before them, or their neighbours, and never the whole of a text."""
+
 EncoderKind = AttentionKind | MixingKind
 SentenceEncoder = Literal["source2token", "multi_dimensional", "mean"]
 Level = Literal["word", "sentence", "paragraph"]
@@ -171,6 +174,11 @@ class ModelConfig:
         return False
 
     @property
+    def packs(self) -> bool:
+        """Whether all layers keep documents apart that share a sequence, as attention does."""
+        return True
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """The stacks of the model."""
         return "encoder", "decoder"
@@ -200,6 +208,15 @@ class EncodingConfig(ModelConfig):
         return bool(self.document.layers) or not kinds.isdisjoint(DOCUMENT_KINDS)
 
     @property
+    def packs(self) -> bool:
+        return {kind for branch in self.encoder_branches for kind in branch}.isdisjoint(get_args(MixingKind))
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether every row of the output knows the whole text: a layer of some encoder looks at all of it."""
+        return any(kind not in LOCAL_KINDS for branch in self.encoder_branches for kind in branch)
+
+    @property
     def encoder_branches(self) -> tuple[tuple[EncoderKind, ...], ...]:
         """The kind of each layer of each encoder; one encoder unless there are branches."""
         if self.encoder.branches:
@@ -224,7 +241,8 @@ class EncoderOnlyConfig(EncodingConfig):
 
     head: Head = "masked"
     """What it says: the tokens that are masked (`masked`), the class of a text or of a pair of texts (`classes`), the
-    label of each token (`labels`), where an answer begins and ends (`spans`)."""
+    label of each token (`labels`), where an answer begins and ends (`spans`). A class is read off the first token or,
+    where no layer looks at the whole text (lstm and convs2s alone), off the mean of all."""
     classes: int = 2
     """Classes or labels to choose from."""
     segments: int = 2

@@ -155,7 +155,12 @@ class DecoderOnly(nn.Module):
         return self.decoder(x, _context(mask, None, visible, **options))
 
     def layers(
-        self, tokens: Int[Array, "B T"], source: Int[Array, "B S"] | None = None
+        self,
+        tokens: Int[Array, "B T"],
+        source: Int[Array, "B S"] | None = None,
+        *,
+        budget: Int[Array, " B"] | None = None,
+        skip: bool = False,
     ) -> Float[Array, "layers B L D"]:
         """Embeddings of every symbol before the first layer and after each: of texts, or of sources and targets.
 
@@ -166,9 +171,9 @@ class DecoderOnly(nn.Module):
         else:
             tokens, present, places = one_sequence(source, tokens)
             columns = source.shape[-1]
-        x = self.embedding(tokens, places, True, self._marks(None, len(tokens)))
+        x = self.embedding(tokens, places, True, self._marks(budget, len(tokens)))
         visible = self._visible(places, places, columns)
-        return self.decoder.outputs(x, _context(present, places, visible))
+        return self.decoder.outputs(x, _context(present, places, visible, skip=skip))
 
     def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
         """Scores of the next symbol, float32."""
@@ -197,9 +202,10 @@ class DecoderOnly(nn.Module):
         paragraphs: None = None,
         budget: Int[Array, " B"] | None = None,
         places: None = None,
+        skip: bool = False,
     ) -> tuple[Float[Array, "B T V"], Float[Array, "B _"]]:
         """Logits, and which share of its full computation was used, [B, 1]; [B, 0] without gates."""
-        hidden, aux = self.decode(self.encode(source, budget=budget)[0], target)
+        hidden, aux = self.decode(self.encode(source, budget=budget)[0], target, skip=skip)
         use = aux.use(len(source))[:, None] if self.config.budgets else jnp.zeros((len(source), 0))
         return self.logits(hidden), use
 

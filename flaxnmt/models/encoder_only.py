@@ -9,7 +9,7 @@ from flaxnmt.layers.context import Aux, Context, packed_positions
 from flaxnmt.layers.embedding import Embedding, TokenTable
 from flaxnmt.models import build
 from flaxnmt.models.config import EncoderOnlyConfig
-from flaxnmt.models.heads import Classes, Labels, MaskedTokens
+from flaxnmt.models.heads import Classes, Labels, MaskedTokens, first_row, mean_row
 from flaxnmt.models.seq2seq import PAD
 from flaxnmt.typing import Array, Bool, Float, Int
 
@@ -40,10 +40,10 @@ class EncoderOnly(nn.Module):
         norm = layer_norm(config.dtype) if config.embedding_norm else None
         self.embedding = Embedding(self.table, build.source_positions(config), config.dropout, norm)
         self.encoder = build.encoders(config)
-        rate = config.dropout
+        rate, pool = config.dropout, first_row if config.sees_all else mean_row
         self.head = {
             "masked": lambda: MaskedTokens(self.table, **sizes),
-            "classes": lambda: Classes(config.classes, dropout=rate, **sizes),
+            "classes": lambda: Classes(config.classes, pool=pool, dropout=rate, **sizes),
             "labels": lambda: Labels(config.classes, config.d_model, dropout=rate),
             "spans": lambda: Labels(SPAN_ENDS, config.d_model, dropout=rate),
         }[config.head]()
@@ -67,8 +67,8 @@ class EncoderOnly(nn.Module):
           tokens: ids, 0 at padding; documents are [B, N, M].
           segments: which of the texts of a sequence a token belongs to, from 0; the first if None.
           deterministic, capture, gate_noise, skip: see `Context`.
-          packed: number of the document that each token is of, where several are packed into a sequence; a token sees
-            its own alone.
+          packed: number of the document that each token is of, where several are packed into a sequence; attention sees
+            that of a token alone, other encoders the whole sequence (see `packs` of the configuration).
           paragraphs: of each sentence of a document, from 0.
           budget: of each example, as its place in `config.budgets`; the largest if None.
         """
@@ -114,16 +114,30 @@ class EncoderOnly(nn.Module):
         return packed_positions(packed)
 
     def layers(
-        self, tokens: Int[Array, "*B L"], segments: Int[Array, "*B L"] | None = None
+        self,
+        tokens: Int[Array, "*B L"],
+        segments: Int[Array, "*B L"] | None = None,
+        *,
+        budget: Int[Array, " B"] | None = None,
+        skip: bool = False,
     ) -> Float[Array, "layers *B L D"]:
         """Embeddings of every token before the first layer and after each (of a single encoder)."""
         mask = tokens != PAD
-        x = self._embed(tokens, segments, self._positions(mask, None, None))
-        return self.encoder.outputs(x, self._context(mask))
+        x = self._embed(tokens, segments, self._positions(mask, None, None), budget)
+        return self.encoder.outputs(x, self._context(mask, skip=skip))
 
-    def logits(self, hidden: Float[Array, "..."], deterministic: bool = True) -> Float[Array, "..."]:
-        """What the head says of encoder output [*B, L, D], float32: [*B, C] of classes; else [*B, L, V or C or 2]."""
-        return self.head(hidden, deterministic).astype(jnp.float32)
+    def logits(
+        self,
+        hidden: Float[Array, "..."],
+        deterministic: bool = True,
+        mask: Bool[Array, "..."] | None = None,
+    ) -> Float[Array, "..."]:
+        """What the head says of encoder output [*B, L, D], float32: [*B, C] of classes; else [*B, L, V or C or 2].
+
+        The mask [*B, L] is False at padding, which is then no part of what a class is read off.
+        """
+        options = {"mask": mask} if self.config.head == "classes" else {}
+        return self.head(hidden, deterministic, **options).astype(jnp.float32)
 
     def __call__(
         self,
@@ -139,4 +153,4 @@ class EncoderOnly(nn.Module):
         hidden, _ = self.encode(
             tokens, segments, deterministic=deterministic, paragraphs=paragraphs, budget=budget, skip=skip
         )
-        return self.logits(hidden, deterministic)
+        return self.logits(hidden, deterministic, tokens != PAD)

@@ -1,5 +1,6 @@
 """What is read off the output of an encoder: masked tokens, a class, labels, the ends of an answer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,7 +11,21 @@ from flaxnmt.layers.block import layer_norm
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.embedding import TokenTable
 from flaxnmt.layers.initializers import partitioned, projection
-from flaxnmt.typing import Array, Float
+from flaxnmt.typing import Array, Bool, Float
+
+
+def first_row(
+    hidden: Float[Array, "*B L D"], mask: Bool[Array, "*B L"] | None = None
+) -> Float[Array, "*B D"]:
+    """The first row of each text, that of [CLS]."""
+    return hidden[..., 0, :]
+
+
+def mean_row(hidden: Float[Array, "*B L D"], mask: Bool[Array, "*B L"] | None = None) -> Float[Array, "*B D"]:
+    """The mean of the rows of each text that are not padding (False), all of them without a mask; zeros of none."""
+    mask = jnp.ones(hidden.shape[:-1], bool) if mask is None else mask
+    total = jnp.where(mask[..., None], hidden, 0).astype(jnp.float32).sum(-2)
+    return (total / jnp.maximum(mask.sum(-1, keepdims=True), 1)).astype(hidden.dtype)
 
 
 class Affine(nn.Module):
@@ -59,17 +74,19 @@ class MaskedTokens(nn.Module):
 
 
 class Classes(nn.Module):
-    """Logits of a text, from its first token: tanh(h_0 W + b) U + c (Devlin et al. 2019).
+    """Logits of a text, from one row of it: tanh(h W + b) U + c (Devlin et al. 2019, with h the first row).
 
     Attributes:
       classes: to choose from.
       d_model: D.
+      pool: from output and mask to the row; `mean_row` where the first row does not know the whole text.
       dropout: rate on what is classified.
       dtype: of the computation; logits are float32.
     """
 
     classes: int
     d_model: int
+    pool: Callable[..., Array] = first_row
     dropout: float = 0.0
     dtype: Any = jnp.float32
 
@@ -78,8 +95,13 @@ class Classes(nn.Module):
         self.output = Affine(self.d_model, self.classes)
         self.pooled_dropout = Dropout(self.dropout)
 
-    def __call__(self, hidden: Float[Array, "*B L D"], deterministic: bool = True) -> Float[Array, "*B C"]:
-        pooled = jnp.tanh(self.pooler(hidden[..., 0, :]))
+    def __call__(
+        self,
+        hidden: Float[Array, "*B L D"],
+        deterministic: bool = True,
+        mask: Bool[Array, "*B L"] | None = None,
+    ) -> Float[Array, "*B C"]:
+        pooled = jnp.tanh(self.pooler(self.pool(hidden, mask)))
         return self.output(self.pooled_dropout(pooled, deterministic))
 
 

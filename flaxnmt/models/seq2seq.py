@@ -183,10 +183,11 @@ class Seq2Seq(nn.Module):
         paragraphs: Int[Array, "B N"] | None = None,
         budget: Int[Array, " B"] | None = None,
         places: Int[Array, "B N M"] | None = None,
+        skip: bool = False,
     ) -> tuple[Float[Array, "*B T V"], Float[Array, "B _"]]:
         """Logits, and which share of their full computation encoder and decoder used, [B, 2]; [B, 0] without gates."""
-        encoded, encoder = self.encode(source, paragraphs=paragraphs, budget=budget, places=places)
-        hidden, decoder = self.decode(encoded, target)
+        encoded, encoder = self.encode(source, paragraphs=paragraphs, budget=budget, places=places, skip=skip)
+        hidden, decoder = self.decode(encoded, target, skip=skip)
         if not self.config.budgets:
             return self.logits(hidden), jnp.zeros((len(source), 0))
         return self.logits(hidden), jnp.stack([encoder.use(len(source)), decoder.use(len(source))], axis=-1)

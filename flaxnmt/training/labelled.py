@@ -45,7 +45,7 @@ def labelled_logits(
 ) -> tuple[Float[Array, "..."], Aux]:
     """Logits as `labelled_sums` takes them, and what the layers report; options are those of `EncoderOnly.encode`."""
     hidden, aux = model.encode(tokens, segments, deterministic=deterministic, **options)
-    logits = model.logits(hidden, deterministic)
+    logits = model.logits(hidden, deterministic, tokens != PAD)
     return span_logits(logits, tokens) if model.config.head == "spans" else logits, aux
 
 

@@ -87,7 +87,10 @@ def start(
 
 
 def target_log_probs(model: Any, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities [R, T], and the share of the full computation of each, [R, 2] or [R, 0] without gates."""
+    """Log-probabilities [R, T], and the share of the full computation of each, [R, 2] or [R, 0] without gates.
+
+    What gates decide against is not computed, as in a search.
+    """
     target = batch["target"]
     logits, use = model.apply(
         {"params": params},
@@ -96,6 +99,7 @@ def target_log_probs(model: Any, params: Params, batch: Batch) -> tuple[jax.Arra
         paragraphs=batch.get("paragraph"),
         budget=batch.get("budget"),
         places=batch.get("places"),
+        skip=True,
         method="logits_and_use",
     )
     log_probs = token_log_probs(logits, target, target != PAD).reshape(-1, target.shape[-1])

@@ -17,8 +17,8 @@ FULL = 64
 """Tokens up to which a batch has as many rows as its batch size."""
 
 
-def square_plan(rows: int, multiple: int = 1) -> BucketPlan:
-    """Shapes for lines of any length up to `LONGEST`, sources and targets alike.
+def square_plan(rows: int, multiple: int = 1, longest: int = LONGEST) -> BucketPlan:
+    """Shapes for lines of any length up to `longest`, `LONGEST` at most, sources and targets alike.
 
     `rows` rows up to `FULL` tokens and fewer beyond, so that one long line takes no more memory than a batch of
     short ones; always in `multiple`s, the devices that share a batch.
@@ -27,7 +27,8 @@ def square_plan(rows: int, multiple: int = 1) -> BucketPlan:
     def fitting(length: int) -> int:
         return -(-max(rows * FULL // max(length, FULL), 1) // multiple) * multiple
 
-    return BucketPlan(tuple(Bucket(length, length, fitting(length)) for length in LENGTHS), LONGEST)
+    lengths = (*(length for length in LENGTHS if length < longest), min(longest, LONGEST))
+    return BucketPlan(tuple(Bucket(length, length, fitting(length)) for length in lengths), lengths[-1])
 
 
 @dataclass(frozen=True)

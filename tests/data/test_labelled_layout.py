@@ -9,7 +9,15 @@ import pytest
 from labelled_sets import questions, sentences
 
 from flaxnmt.data.labelled.examples import Answer, TaggedExample, TextExample
-from flaxnmt.data.labelled.layout import NO_LABEL, layout, padded, tagged_inputs, text_inputs, truncate
+from flaxnmt.data.labelled.layout import (
+    NO_LABEL,
+    NO_PLACE,
+    layout,
+    padded,
+    tagged_inputs,
+    text_inputs,
+    truncate,
+)
 from flaxnmt.data.labelled.questions import read_questions
 from flaxnmt.data.labelled.spans import (
     NOWHERE,
@@ -91,6 +99,29 @@ def test_labels_of_words_are_those_of_their_first_pieces(tokenizer):
     for word, start, end in zip(words, starts, [*starts[1:], len(whole.ids) - 1]):
         assert tokenizer.decode([whole.ids[start:end]]) == [word]
     assert cut.labels[:11] == whole.labels[:11] and cut.labels[11] == NO_LABEL and len(cut.ids) == 12
+    assert whole.places == starts
+    assert cut.places == [place if place < 11 else NO_PLACE for place in starts] and NO_PLACE in cut.places
+
+
+def test_what_is_cut_is_counted_once(tokenizer, caplog):
+    examples = [
+        TextExample(LINES[0], line=7),
+        TextExample("a", "b", line=8),
+        TextExample("a", LINES[1], line=9),
+    ]
+    text_inputs(examples, tokenizer, 200)
+    assert not caplog.records
+    text_inputs(examples, tokenizer, 8, "dev texts")
+    (said,) = caplog.messages
+    assert said == "2 of 3 dev texts exceed 8 tokens and are cut there; the first is line 7"
+    caplog.clear()
+    words = [tuple(line.split()) for line in LINES[:3]]
+    (*_, last) = rows = tagged_inputs([TaggedExample(each, (0,) * len(each)) for each in words], tokenizer, 9)
+    lost = sum(row.places.count(NO_PLACE) for row in rows)
+    (said,) = caplog.messages
+    assert said.startswith("3 of 3 sentences exceed 9 tokens and are cut there; the first is number 1")
+    assert said.endswith(f"{lost} words of sentences are not read, and count as labelled wrongly")
+    assert len(last.places) == len(words[-1])
 
 
 @pytest.mark.parametrize(
@@ -112,12 +143,24 @@ def test_windows_hold_the_whole_context(context, stride):
 
 
 def test_windows_without_room_or_with_gaps_are_refused():
-    with pytest.raises(ConfigError, match="max_length 5 has no room beside a question of 3 tokens"):
+    with pytest.raises(
+        ConfigError, match="--data.max-length 5 has no room for a context beside .* at least 7"
+    ):
         windows([1, 2, 3], [4], 8, 9, max_length=5, stride=1)
     assert len(windows([1, 2, 3], [4], 8, 9, max_length=5, stride=1, max_question=1)) == 1
-    for stride in (0, 7):
-        with pytest.raises(ConfigError, match=f"stride {stride}: windows hold 6 tokens"):
+    assert len(windows([1, 2, 3, 4], [4], 8, 9, max_length=7, stride=1)) == 1
+    for stride in (0, 9):
+        with pytest.raises(ConfigError, match=f"--data.stride {stride}: rows .* give 1 to 8"):
             windows([1, 2], [4], 8, 9, max_length=11, stride=stride)
+
+
+@pytest.mark.parametrize("asked", [2, 6, 40])
+def test_a_long_question_brings_its_windows_closer_and_stops_nothing(asked):
+    found = windows(range(1, asked + 1), range(100, 130), 8, 9, max_length=16, stride=10)
+    room = 16 - min(asked, 8) - 3
+    assert [window.first for window in found] == list(range(0, 31 - room + min(10, room) - 1, min(10, room)))
+    assert {token for window in found for token in window.ids if token >= 100} == set(range(100, 130))
+    assert all(len(window.ids) <= 16 and window.begin == min(asked, 8) + 2 for window in found)
 
 
 def check_answer(example, answer, spans):

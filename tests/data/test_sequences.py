@@ -73,6 +73,25 @@ def test_documents_are_told_apart(seed):
 
 
 @pytest.mark.parametrize("first", [CLS, None])
+@pytest.mark.parametrize("seed", range(3))
+def test_documents_that_are_kept_apart_share_no_sequence(seed, first):
+    corpus = corpus_of(seed)
+    units = packed_sequences(corpus, LENGTH, first, apart=True)
+    batches = SortedBatches(units, plan_sequences(LENGTH, ROWS * LENGTH, ROWS))
+    tokens, packed = all_of(batches, len(batches))
+    assert len(tokens) == len(units)
+    for row, numbers in zip(tokens, packed):
+        assert len(set(numbers[row > 0])) == 1 and (numbers[row == 0] == 0).all()
+        assert len(set(row[row > 100])) <= 1 and (np.diff((row > 0).astype(int)) <= 0).all()
+    # Every token once, in order; a document has as few sequences as hold it.
+    words = tokens if first is None else tokens[:, 1:]
+    np.testing.assert_array_equal(words[words > 0], corpus.source.tokens)
+    sizes = np.diff(corpus.source.offsets[corpus.document_offsets])
+    assert len(units) == sum(-(-sizes // words.shape[1]))
+    assert units.target_tokens(np.array([*range(len(units)), -1])) == sizes.sum()
+
+
+@pytest.mark.parametrize("first", [CLS, None])
 def test_an_epoch_has_every_sequence_once_and_each_has_its_own_order(first):
     corpus = corpus_of(1)
     batches = of_training(corpus, first)

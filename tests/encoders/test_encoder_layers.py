@@ -105,6 +105,30 @@ def test_padding_changes_nothing_whatever_lies_there(name):
         np.testing.assert_allclose(y[MASK], plain[MASK], rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", [name for name in LAYERS if "convs2s" not in name])
+def test_a_gap_is_as_if_its_rows_were_not_there(name):
+    module, _ = LAYERS[name]
+    params, there = float32(random_params(module)), np.asarray([1, 1, 0, 1, 0, 0, 1], bool)
+    x, upstream = float32((X[:1], UPSTREAM[:1]))
+    gaps = Context(query_mask=jnp.asarray(there[None]), key_mask=jnp.asarray(there[None]))
+    y, backward = jax.vjp(lambda p, x: run(module, p, x, gaps), params, jnp.where(there[:, None], x, 1e3))
+    expected, without = jax.vjp(lambda p, x: run(module, p, x, Context()), params, x[:, there])
+    np.testing.assert_allclose(y[:, there], expected, rtol=1e-5, atol=2e-5)
+    (d_params, d_x), (e_params, e_x) = backward(upstream * there[:, None]), without(upstream[:, there])
+    np.testing.assert_allclose(d_x[:, there], e_x, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(d_x[:, ~there], 0)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-4), d_params, e_params)
+
+
+def test_a_gap_keeps_its_place_in_a_convolution():
+    module, _ = LAYERS["convs2s"]
+    params, x = float32(random_params(module)), float32(X[:1])
+    there = jnp.ones((1, WIDTH), bool).at[0, 3].set(False)
+    y = run(module, params, x, Context(query_mask=there, key_mask=there))
+    expected = run(module, params, x.at[0, 3].set(0), Context())
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_leading_axes_are_rows_of_a_batch(name):
     module, _ = LAYERS[name]

@@ -41,6 +41,17 @@ def test_more_classes_have_the_mean_f1_of_all():
     assert classification_scores([0, 1], [0, 1], classes=4, metrics=("f1",)) == {"f1": 50.0}
 
 
+def test_nothing_said_is_wrong_and_no_class_of_its_own():
+    pytest.importorskip("sklearn")
+    labels = [0, 1, 1, 0, 1]
+    found = classification_scores([0, 1, -1, -1, 1], labels, classes=2)
+    assert found["accuracy"] == pytest.approx(60)
+    # Two of the three of class 1 are found, and nothing else is taken for it.
+    assert found["f1"] == pytest.approx(80) and 0 < found["matthews"] < 100
+    assert classification_scores([-1] * 5, labels, classes=2) == {"accuracy": 0, "f1": 0, "matthews": 0}
+    assert classification_scores([0, 1, -1], [0, 1, 2])["f1"] == pytest.approx(200 / 3)
+
+
 def test_predictions_that_are_all_the_same_have_no_correlation():
     pytest.importorskip("sklearn")
     assert classification_scores([1, 1, 1], [0, 1, 1], metrics=("matthews",)) == {"matthews": 0.0}

@@ -159,6 +159,7 @@ def test_two_jobs_train_each_trial_once(tmp_path):
         [
             "first-seed1",
             "second-seed1",
+            "tiny.jsonl",
             *(f"{name}-seed1.log" for name in ("first", "second", "third", "fourth")),
         ]
     )

@@ -1,6 +1,7 @@
 """An encoder alone asked for masked words, classes and embeddings, with parameters made by hand or at random."""
 
 import json
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,8 @@ from small_models import small_encoder
 
 from flaxnmt.data.tokenizers import CLS, EOS, MASK, SEP
 from flaxnmt.errors import ConfigError, DataError
-from flaxnmt.models.config import EncoderConfig, MultiHead
+from flaxnmt.gates.block import GatedBlock
+from flaxnmt.models.config import BudgetConfig, EncoderConfig, MultiHead
 
 TEXTS = ["The dog sees the cat.", "", "Perhaps the old dog.", f"The {MASK} sees the cat."]
 CLOSE = dict(rtol=1e-5, atol=1e-5)
@@ -116,7 +118,7 @@ def test_spans_are_the_characters_of_each_piece(masked):
 def test_a_text_without_a_mask_and_another_head_are_one_line(masked, classes):
     with pytest.raises(DataError, match=r"no \[MASK\] in 'The cat.': write it"):
         masked.fill_mask([f"The {MASK}", "The cat."])
-    with pytest.raises(DataError, match=r"a \[MASK\] behind token 1024 of 'The cat"):
+    with pytest.raises(DataError, match=r"a \[MASK\] behind token 32 of 'The cat"):
         masked.fill_mask(["The cat. " * 600 + MASK])
     with pytest.raises(ConfigError, match="'classes': masked tokens are said by a run with"):
         classes.fill_mask([f"The {MASK}"])
@@ -125,6 +127,13 @@ def test_a_text_without_a_mask_and_another_head_are_one_line(masked, classes):
     with pytest.raises(ConfigError, match="pool 'last': mean or first"):
         masked.embed(["The cat."], pool="last")
     assert masked.fill_mask([]) == []
+
+
+def test_a_first_token_that_knows_no_text_is_no_embedding_of_one(tmp_path):
+    encoder = EncoderConfig(attention=MultiHead(2), feed_forward=24, branches=("lstm:1", "convs2s:1"))
+    run = make_run(tmp_path / "run", small_encoder(encoder=encoder, norm="pre").config)
+    with pytest.raises(ConfigError, match="pool 'first': no layer of this model looks at the whole text"):
+        run.embed(["The cat."], pool="first")
 
 
 @pytest.mark.parametrize("pool", ["mean", "first"])
@@ -159,10 +168,64 @@ def test_contextual_embeddings_are_the_layers_of_the_model(masked):
     assert text == SENTENCES[0]
 
 
-def test_long_texts_are_cut_with_a_warning(masked, caplog):
-    (found,) = masked.contextual(["The cat. " * 600])
-    assert len(found.pieces) == len(found.spans) == found.layers.shape[1] == 1024
-    assert "1 of 1 lines exceed 1024" in caplog.text and found.pieces[-1] == "</s>"
+def test_long_texts_are_cut_with_a_warning(masked, tmp_path, caplog):
+    # Learned positions are as many as the model has; of sinusoids there is no end.
+    endless = make_run(tmp_path / "run", small_encoder(positions="sinusoidal").config)
+    for run, longest in ((masked, 32), (endless, 1024)):
+        caplog.clear()
+        (found,) = run.contextual(["The cat. " * 600])
+        assert len(found.pieces) == len(found.spans) == found.layers.shape[1] == longest
+        assert f"1 of 1 lines exceed {longest}" in caplog.text and found.pieces[-1] == "</s>"
+
+
+def test_no_text_is_read_beyond_the_learned_positions(masked, classes, caplog):
+    text = "The cat sees the old garden. " * 9
+    for ask in (masked.embed, lambda texts: masked.fill_mask([f"{MASK} {texts[0]}"])):
+        caplog.clear()
+        ask([text])
+        assert "1 of 1 lines exceed 32 source or 32 target tokens and are cut there" in caplog.text
+    # What stands behind the cut is not read.
+    np.testing.assert_array_equal(masked.embed([text]), masked.embed([text + "Dogs."]))
+    caplog.clear()
+    assert classes.classify(["The cat.", text], ["A dog."] * 2)[0][0] in ("no", "maybe", "yes")
+    assert caplog.messages == ["1 of 2 texts exceed 32 tokens and are cut there; the first is number 2"]
+
+
+@pytest.mark.slow
+def test_a_budget_is_kept_to_and_what_gates_decide_against_is_left_out(tmp_path, monkeypatch):
+    encoder = EncoderConfig(layers=1, attention=MultiHead(2), feed_forward=24)
+    budget = BudgetConfig(encoder=(1.0, 0.5), blocks=2)
+    run = make_run(tmp_path / "run", small_encoder(encoder=encoder, budget=budget, norm="pre").config)
+    text = TEXTS[-1]
+    tokens = rows([*run.reader.read(text).ids, EOS])
+    apply = partial(run.model.apply, {"params": run.reader.params}, tokens, budget=jnp.asarray([1]))
+    hidden, layers, logits = apply(method="encode")[0][0], apply(method="layers")[:, 0], apply()[0, 2, 7:]
+    skips, plain = [], GatedBlock._skips
+
+    def spy(block, sublayer, context):
+        skips.append(context.skip)
+        return plain(block, sublayer, context)
+
+    monkeypatch.setattr(GatedBlock, "_skips", spy)
+    np.testing.assert_allclose(run.embed([text], budget=0.5)[0], hidden.mean(0), **CLOSE)
+    assert np.abs(run.embed([text])[0] - hidden.mean(0)).max() > 1e-3
+    np.testing.assert_allclose(run.contextual([text], budget=0.5)[0].layers, layers, **CLOSE)
+    ((guesses,),) = run.fill_mask([text], top=1, budget=0.5)
+    assert guesses[0].piece == run.vocabularies.source.pieces[7 + int(logits.argmax())]
+    assert guesses[0].probability == pytest.approx(
+        float(np.exp(logits.max()) / np.exp(logits).sum()), rel=1e-4
+    )
+    assert skips and all(skips)
+
+
+def test_a_budget_that_there_is_not_is_one_line(masked):
+    for ask in (
+        masked.embed,
+        masked.contextual,
+        lambda texts, budget: masked.fill_mask([MASK], budget=budget),
+    ):
+        with pytest.raises(ConfigError, match="this model has no budgets"):
+            ask(["The cat."], budget=0.5)
 
 
 def test_encoders_side_by_side_have_no_order_of_layers(tmp_path):

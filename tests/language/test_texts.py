@@ -1,6 +1,7 @@
 """What runs of models of one stack say when they are opened: completions, perplexity, embeddings, attention."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from small_models import small_decoder, small_encoder, small_model
 from flaxnmt.data.documents import Document, Sentence
 from flaxnmt.data.tokenizers import BOS, CLS, EOS, MASK
 from flaxnmt.errors import ConfigError, DataError
-from flaxnmt.models.config import BudgetConfig
+from flaxnmt.models.config import BudgetConfig, DecoderConfig, MultiHead
 from flaxnmt.translation.search import Sampling
 
 TEXTS = ["The dog sees the cat.", "", "Perhaps the old dog."]
@@ -68,6 +69,26 @@ def test_perplexity_is_that_of_the_softmax_over_the_logits_of_the_language_model
     assert texts.perplexity(TEXTS[::-1]) == pytest.approx(texts.perplexity(TEXTS), rel=1e-6)
     with pytest.raises(DataError, match="no texts"):
         texts.perplexity([])
+
+
+@pytest.mark.slow
+def test_perplexity_and_embeddings_keep_to_a_budget(tmp_path):
+    budget = BudgetConfig(decoder=(1.0, 0.5), blocks=2)
+    decoder = DecoderConfig(layers=1, attention=MultiHead(2), feed_forward=24)
+    run = make_run(tmp_path / "run", small_decoder(task="language", budget=budget, decoder=decoder).config)
+    ids = read(run, TEXTS[0])
+    tokens = jnp.asarray([ids], jnp.int32)
+    apply = partial(run.model.apply, {"params": run.reader.params})
+    hidden, _ = apply(tokens, budget=jnp.asarray([1]), method="language")
+    log_p = log_softmax(apply(hidden, method="logits")[0])
+    expected = math.exp(-np.mean([row[token] for row, token in zip(log_p, ids[1:])]))
+    assert run.perplexity(TEXTS[:1], budget=0.5) == pytest.approx(expected, rel=1e-4)
+    assert abs(run.perplexity(TEXTS[:1]) - expected) > 1e-3
+    (found,) = run.contextual(TEXTS[:1], budget=0.5)
+    layers = apply(tokens, budget=jnp.asarray([1]), method="layers")
+    np.testing.assert_allclose(found.layers, layers[:, 0], **CLOSE)
+    with pytest.raises(ConfigError, match="not trained for the budget 0.3"):
+        run.perplexity(TEXTS, budget=0.3)
 
 
 def test_a_greedy_completion_takes_the_likeliest_symbol_each_time(texts, language):

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from small_models import float32, random_ids, random_params, small_encoder
 
+from flaxnmt.checks import check_model
+from flaxnmt.config import Config
 from flaxnmt.errors import ConfigError
-from flaxnmt.models.config import BudgetConfig, DocumentConfig, EncoderConfig, MultiHead
+from flaxnmt.models.config import BudgetConfig, DocumentConfig, EncoderConfig, EncoderOnlyConfig, MultiHead
+from flaxnmt.models.heads import mean_row
 
 TOKENS = jnp.asarray(random_ids([7, 4], 7, seed=1))
 SHAPES = {"masked": (2, 7, 20), "classes": (2, 3), "labels": (2, 7, 3), "spans": (2, 7, 2)}
@@ -79,6 +82,32 @@ def test_gates_have_a_budget_of_the_encoder_alone():
     assert np.abs(masked - encode(False, 0)[0]).max() > 1e-3
 
 
+@pytest.mark.parametrize("branches", [("lstm:1",), ("lstm:1", "convs2s:1")])
+def test_a_class_depends_on_the_last_word_where_no_layer_looks_at_all_of_a_text(branches):
+    encoder = EncoderConfig(attention=MultiHead(2), feed_forward=24, branches=branches)
+    model, params = made(encoder=encoder, head="classes", norm="pre")
+    apply = jax.jit(model.apply)
+    logits, wide = apply(params, TOKENS), apply(params, jnp.pad(TOKENS, ((0, 0), (0, 4))))
+    assert np.abs(apply(params, TOKENS.at[0, 6].set(9)) - logits)[0].max() > 1e-4
+    np.testing.assert_allclose(wide, logits, rtol=1e-5, atol=2e-6)
+    hidden, _ = model.apply(params, TOKENS, method="encode")
+    np.testing.assert_allclose(mean_row(hidden, TOKENS != 0)[1], hidden[1, :4].mean(0), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "branches, sees_all",
+    [
+        (("attention",), True),
+        (("lstm:1", "convs2s:2+lstm:1"), False),
+        (("lstm:1", "convs2s:1+fnet:1"), True),
+        (("static_expansion:1",), True),
+        ((), True),
+    ],
+)
+def test_the_first_token_knows_the_text_where_some_layer_looks_at_all_of_it(branches, sees_all):
+    assert EncoderOnlyConfig(encoder=EncoderConfig(branches=branches)).sees_all == sees_all
+
+
 @pytest.mark.parametrize("branches", [("attention:1", "static_expansion:1"), ("lstm:1+fnet:1",)])
 def test_any_encoder_can_be_the_one(branches):
     model, params = made(
@@ -93,6 +122,18 @@ def test_documents_are_encoded_with_their_sentences_selected():
     tokens = jnp.asarray(random_ids([4, 3, 4, 0], 4, seed=3)).reshape(1, 4, 4)
     hidden, _ = model.apply(params, tokens, method="encode")
     assert hidden.shape == (1, 4, 4, 16) and np.isfinite(hidden).all()
+
+
+@pytest.mark.parametrize(
+    "changes, flag",
+    [
+        ({"document": DocumentConfig(layers=("conditional",))}, "--model.document.layers"),
+        ({"encoder": EncoderConfig(branches=("attention:1+document:1",))}, "--model.encoder.branches"),
+    ],
+)
+def test_documents_are_refused_where_something_would_be_trained(changes, flag):
+    with pytest.raises(ConfigError, match=f"{flag} makes an encoder of documents, and an encoder alone is"):
+        check_model(Config(model=EncoderOnlyConfig(**changes)))
 
 
 def test_gates_around_post_norm_are_refused():

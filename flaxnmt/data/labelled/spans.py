@@ -2,7 +2,7 @@
 
 A row is `[CLS] question [SEP] part of the context [SEP]`. Where the answer is not whole in the part, or there is none,
 both of its ends are at [CLS] (Devlin et al. 2019, section 4.3). Windows overlap, so that an answer is whole in at least
-one of them if it is not longer than the overlap.
+one of them if it is not longer than the overlap; beside a long question they may not.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,12 @@ from flaxnmt.typing import Float
 
 NOWHERE = (0, 0)
 """Both ends at [CLS]: no answer here."""
+
+LEAST = 7
+"""Tokens of a row that has room for a context beside any question."""
+
+MAX_QUESTION = 64
+"""Tokens of a question that are kept (Devlin et al. 2019, in their code)."""
 
 
 class Window(NamedTuple):
@@ -46,12 +52,13 @@ class Span(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question as tokens: its windows, the answer in each of them (in training the first answer that there is), and
-    where the tokens of the context stand in its text."""
+    """A question as tokens: its windows, the answer in each of them (in training the first answer that there is), where
+    the tokens of the context stand in its text, and how many tokens were asked, of which its rows may have fewer."""
 
     windows: list[Window]
     answers: list[tuple[int, int]]
     context: Offsets
+    asked: int
 
 
 def answer_tokens(spans: Sequence[tuple[int, int]], answer: Answer) -> tuple[int, int] | None:
@@ -67,6 +74,11 @@ def answer_text(context: str, spans: Sequence[tuple[int, int]], first: int, last
     return context[spans[first][0] : spans[last][1]]
 
 
+def most_of_question(max_length: int, max_question: int = MAX_QUESTION) -> int:
+    """Tokens of a question that are kept in rows of this length."""
+    return min(max_question, max_length // 2)
+
+
 def windows(
     question: Sequence[int],
     context: Sequence[int],
@@ -75,9 +87,11 @@ def windows(
     *,
     max_length: int,
     stride: int,
-    max_question: int = 64,
+    max_question: int = MAX_QUESTION,
 ) -> list[Window]:
     """The windows of a context, in order; together they hold all of it.
+
+    A question has half of a row at most. Where it leaves less room than the stride, windows follow without overlap.
 
     Args:
       max_length: tokens of a row, symbols included.
@@ -85,15 +99,21 @@ def windows(
       max_question: tokens of the question that are kept.
 
     Raises:
-      ConfigError: if there is no room for the context, or tokens would lie between two windows.
+      ConfigError: if there is no room for the context, or for a stride below 1 or above what any row holds of one.
     """
-    head = [cls, *question[:max_question], sep]
-    room = max_length - len(head) - 1
+    head = [cls, *question[: most_of_question(max_length, max_question)], sep]
+    room, most = max_length - len(head) - 1, max_length - 3
     if room < 1:
-        raise ConfigError(f"max_length {max_length} has no room beside a question of {len(head) - 2} tokens")
-    if not 1 <= stride <= room:
-        raise ConfigError(f"stride {stride}: windows hold {room} tokens of the context, give 1 to {room}")
-    found = []
+        raise ConfigError(
+            f"--data.max-length {max_length} has no room for a context beside a question of {len(head) - 2} tokens: "
+            f"give at least {LEAST}"
+        )
+    if not 1 <= stride <= most:
+        raise ConfigError(
+            f"--data.stride {stride}: rows of --data.max-length {max_length} hold {most} tokens of a context, give 1 to "
+            f"{most}"
+        )
+    stride, found = min(stride, room), []
     for first in range(0, max(len(context) - room, 0) + stride, stride):
         part = context[first : first + room]
         found.append(
@@ -113,7 +133,12 @@ def answer_in(window: Window, answer: tuple[int, int] | None) -> tuple[int, int]
 
 
 def question_inputs(
-    example: QuestionExample, tokenizer: Tokenizer, *, max_length: int, stride: int, max_question: int = 64
+    example: QuestionExample,
+    tokenizer: Tokenizer,
+    *,
+    max_length: int,
+    stride: int,
+    max_question: int = MAX_QUESTION,
 ) -> Question:
     """A question as windows, with its first answer in each of them.
 
@@ -128,7 +153,7 @@ def question_inputs(
         question, context.ids, *symbols, max_length=max_length, stride=stride, max_question=max_question
     )
     answer = answer_tokens(context.spans, example.answers[0]) if example.answers else None
-    return Question(found, [answer_in(window, answer) for window in found], context)
+    return Question(found, [answer_in(window, answer) for window in found], context, len(question))
 
 
 def best_span(

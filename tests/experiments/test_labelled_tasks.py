@@ -1,0 +1,61 @@
+"""Labelled sets of a task: nothing of them is left out without a word, whatever fits into a row."""
+
+import numpy as np
+import pytest
+
+from experiments.tasks.labelled_sets import make_set
+from flaxnmt.config import DataConfig
+from flaxnmt.data.labelled.examples import Answer, QuestionExample, TaggedExample
+from flaxnmt.data.tokenizers import CLS, SEP, train
+
+WORDS = "the old dog sees a cat in the garden".split()
+LABELS = ("other", "name")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train("word", [" ".join(WORDS)], 40, symbols=(CLS, SEP))
+
+
+def right(rows):
+    """Logits of a model that is always right, of rows padded to one width."""
+    found = np.zeros((len(rows.ids), max(map(len, rows.ids)), len(LABELS)))
+    for row, labels in zip(found, rows.said):
+        for place, label in enumerate(labels):
+            row[place, max(label, 0)] = 1
+    return list(found)
+
+
+def test_words_that_were_cut_off_are_wrong(tokenizer, caplog):
+    pytest.importorskip("sklearn")
+    examples = [
+        TaggedExample(tuple(WORDS), tuple(place % 2 for place in range(len(WORDS))), 1),
+        TaggedExample(("a", "cat"), (0, 1), 11),
+    ]
+    whole, cut = (
+        make_set("labels", examples, tokenizer, DataConfig(max_length=length, labels=LABELS), "dev")
+        for length in (16, 6)
+    )
+    assert whole.scored(right(whole.rows))[0]["accuracy"]["score"] == 100
+    scores, lines = cut.scored(right(cut.rows))
+    # Four of nine words are in a row with [CLS] and [SEP], and both of the other sentence.
+    assert scores["accuracy"]["score"] == pytest.approx(100 * 6 / 11)
+    assert 0 < scores["f1"]["score"] < 100
+    assert lines == ["other name other name" + " -" * 5, "other name"]
+    assert caplog.messages == [
+        "1 of 2 dev sentences exceed 6 tokens and are cut there; the first is line 1; 5 words of dev sentences are not "
+        "read, and count as labelled wrongly"
+    ]
+
+
+def test_questions_that_are_cut_are_counted(tokenizer, caplog):
+    context = " ".join(WORDS)
+    examples = [
+        QuestionExample("a", question, context, (Answer("dog", 8),))
+        for question in ("the cat", " ".join(WORDS * 8))
+    ]
+    made = make_set("spans", examples, tokenizer, DataConfig(max_length=128, stride=8), "test")
+    assert len(made.rows) == 2
+    assert caplog.messages == [
+        "1 of 2 test questions exceed 64 tokens and are cut there; the first is number 2"
+    ]

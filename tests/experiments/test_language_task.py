@@ -1,0 +1,51 @@
+"""What a model of texts is trained on, by what it is made of."""
+
+import dataclasses
+
+import pytest
+
+from experiments.configs import load
+from experiments.tasks import make_task
+
+DOCUMENTS = (
+    "the old dog sleeps\n" * 9,
+    "a cat sees the garden\n" * 3,
+    "it is late\n",
+    "the dog is old\n" * 5,
+)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """For each sequence of the training and development texts the numbers of the documents in it."""
+    texts = tmp_path / "texts"
+    texts.write_text("\n".join(DOCUMENTS))
+
+    def of(*branches):
+        config = load("masked_tiny")
+        tokenizer = dataclasses.replace(config.data.tokenizer, kind="word", vocab_size=40)
+        data = dataclasses.replace(
+            config.data, train=(str(texts),), dev=(str(texts),), max_length=16, tokenizer=tokenizer
+        )
+        encoder = dataclasses.replace(config.model.encoder, branches=branches)
+        config = config.replace(model=dataclasses.replace(config.model, encoder=encoder), data=data)
+        task = make_task(config, tmp_path / "run", lambda: None)
+        batch = task.train.batch(0)
+        pairs = zip(batch["tokens"], batch["packed"])
+        return [set(packed[tokens > 0].tolist()) for tokens, packed in pairs if tokens.any()]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [("lstm:2",), ("attention:1", "convs2s:1"), ("attention:1+fnet:1",), ("static_expansion:1",)],
+)
+def test_encoders_that_cannot_tell_documents_apart_read_one_at_a_time(rows, branches):
+    found = rows(*branches)
+    assert all(len(numbers) == 1 for numbers in found)
+    assert set.union(*found) == {1, 2, 3, 4}
+
+
+def test_attention_reads_several_in_a_sequence(rows):
+    assert max(map(len, rows("attention:1", "attention:2"))) > 1
