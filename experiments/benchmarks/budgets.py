@@ -1,11 +1,12 @@
 """What a budget saves by the clock: beam search and encoding of a model with gates at several shares of open gates.
 
 Gates follow an imposed pattern: random control networks that differ from token to token, with biases that open the
-wished share of them. The share of the full computation that is used is counted, not assumed. With all gates closed
-remains what no gate can save (logits, embeddings, norms, control networks): the floor. A budget is kept by the clock
-if time <= time of the open model x (floor + (1 - floor) x use + 0.15). Beside it the plain Transformer of that size.
+wished share of them; with --run those of a trained model, too, beside imposed ones of the same use. The share of the
+full computation that is used is counted, not assumed. With all gates closed remains what no gate can save (logits,
+embeddings, norms, control networks): the floor. A budget is kept by the clock if time <= time of the open model x
+(floor + (1 - floor) x use + 0.15). Beside it the plain Transformer of that size.
 
-    python -m experiments.benchmarks.budgets
+    python -m experiments.benchmarks.budgets [--run RUN]
 """
 
 import dataclasses
@@ -25,15 +26,25 @@ import tyro
 
 from experiments.benchmarks import common, ours
 from experiments.benchmarks.peers.sizes import SIZES, Size
+from flaxnmt import open_run
+from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.decoding.beam import beam_search
 from flaxnmt.models.config import BudgetConfig
 from flaxnmt.models.flops import side_flops
 from flaxnmt.models.seq2seq import Seq2Seq
-from flaxnmt.typing import Params
+from flaxnmt.typing import Int, Params
+
+Ids = Int[jax.Array, "B L"]
 
 MARGIN, AIM = 0.15, 0.08
 ALL, NONE = 1e3, -1e3
 """Biases that open, and close, every gate."""
+WIDTH = 32
+"""Tokens of the sentences that are encoded."""
+LIMIT = (
+    "What limits the small size: a product of matrices has costs before its first row, and to bring rows together and "
+    "back costs as much as a product of some of them."
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,8 @@ class Options:
     blocks: int = 4
     rounds: int = 5
     cores: int = 2
+    run: Path | None = None
+    """A trained model with the same budgets on both sides, such as 1 0.75 0.5 0.25: measured too."""
     results: Path = common.RESULTS
 
 
@@ -80,49 +93,56 @@ def imposed(params: Params, bias: float) -> Params:
 
 
 class System:
-    """The two timed functions of a model, and the share of its computation that it uses."""
+    """The two timed functions of a model, and the share of its computation that it uses.
 
-    def __init__(self, size: Size, options: Options, blocks: int | None):
-        self.model = model = make_model(size, blocks)
-        self.options = options
-        self.source = common.random_ids(options.sentences, options.source_length, size, seed=1)
-        self.text = common.random_ids(options.encoded // 32, 32, size, seed=2)
-        target = options.target_length
-        lengths = jnp.full(options.sentences, target)
+    Attributes:
+      model: with gates or without.
+      source: what is translated, [sentences, S].
+      text: what is encoded, [rows, 32].
+    """
+
+    def __init__(self, model: Seq2Seq, source: Ids, text: Ids, options: Options):
+        self.model, self.source, self.text, self.options = model, source, text, options
+        target, rows = options.target_length, len(source)
+        lengths = jnp.full(rows, target)
 
         @jax.jit
-        def search(params, source):
-            cache = model.apply({"params": params}, source, options.beam, target, method="start")
+        def search(params, source, budget):
+            cache = model.apply(
+                {"params": params}, source, options.beam, target, budget=budget, method="start"
+            )
             step = partial(model.apply, {"params": params}, method="step")
             return beam_search(
                 step, cache, lengths, max_length=target, beam_size=options.beam, min_lengths=lengths
             ).tokens
 
-        self.search = search
-        self.encode = jax.jit(
-            lambda params, text: model.apply({"params": params}, text, skip=True, method="encode")[0].memory
-        )
+        @jax.jit
+        def encode(params, text, budget):
+            return model.apply({"params": params}, text, budget=budget, skip=True, method="encode")[0].memory
+
+        self.search, self.encode = search, encode
         self.count = jax.jit(partial(model.apply, method="logits_and_use"))
 
-    def use(self, params) -> dict[str, float]:
+    def use(self, params: Params, budget: int = 0) -> dict[str, float]:
         """Shares of the full computation of encoding, and of a search: of the sentences it finds."""
-        found = self.search(params, self.source)[:, 0]
-        _, use = self.count({"params": params}, self.source, found)
-        _, encoding = self.count({"params": params}, self.text, self.text)
+        source, text = (_budgets(ids, budget) for ids in (self.source, self.text))
+        found = self.search(params, self.source, source)[:, 0]
+        _, use = self.count({"params": params}, self.source, found, budget=source)
+        _, encoding = self.count({"params": params}, self.text, self.text, budget=text)
         # A search computes every hypothesis of the beam in the decoder, and the source once.
         ungated = dataclasses.replace(self.model.config, budget=BudgetConfig())
-        work = np.multiply(
-            side_flops(ungated, self.options.source_length, self.options.target_length),
-            (1, self.options.beam),
-        )
-        search = np.average(use.mean(0), weights=work)
-        return {"search": float(search), "encode": float(encoding[:, 0].mean())}
+        work = np.multiply(side_flops(ungated, self.source.shape[1], found.shape[1]), (1, self.options.beam))
+        return {
+            "search": float(np.average(use.mean(0), weights=work)),
+            "encode": float(encoding[:, 0].mean()),
+        }
 
-    def timed(self, params) -> dict[str, Callable[[], dict]]:
+    def timed(self, params: Params, budget: int = 0) -> dict[str, Callable[[], dict]]:
         def run(function, ids):
-            jax.block_until_ready(function(params, ids))
+            budgets = _budgets(ids, budget)
+            jax.block_until_ready(function(params, ids, budgets))
             began = time.perf_counter()
-            jax.block_until_ready(function(params, ids))
+            jax.block_until_ready(function(params, ids, budgets))
             return {"seconds": time.perf_counter() - began}
 
         return {
@@ -131,32 +151,84 @@ class System:
         }
 
 
+def _budgets(ids: Ids, budget: int) -> jax.Array:
+    return jnp.full(len(ids), budget, jnp.int32)
+
+
 def measure(name: str, options: Options) -> list[dict]:
-    """Rows of one size, for encoding and search."""
+    """Rows of one size, for encoding and search, of gates that follow an imposed pattern."""
     size = SIZES[name]
-    gated, plain = System(size, options, options.blocks), System(size, options, None)
+    ids = (
+        common.random_ids(options.sentences, options.source_length, size, seed=1),
+        common.random_ids(options.encoded // WIDTH, WIDTH, size, seed=2),
+    )
+    gated, plain = (System(make_model(size, blocks), *ids, options) for blocks in (options.blocks, None))
     params = ours.init_params(gated.model)
-    biases = {"open": ALL, "closed": NONE} | {
-        f"{share:g}": NormalDist().inv_cdf(share) for share in options.shares
+    patterns = {f"{share:g}": (_opened(params, share), 0) for share in options.shares}
+    plain_params = ours.init_params(plain.model)
+    return _rows(
+        gated, params, patterns, {"size": name, "gates": "imposed"}, options, plain.timed(plain_params)
+    )
+
+
+def measure_run(options: Options) -> list[dict]:
+    """Rows of a trained model, on its training text, and of imposed patterns of the same use."""
+    run = open_run(options.run)
+    tokens = TokenCorpus.open(run.directory / "data" / "train").source.tokens.astype(np.int32)
+    ids = (
+        jnp.asarray(tokens[: rows * width].reshape(rows, width))
+        for rows, width in (
+            (options.sentences, options.source_length),
+            (options.encoded // WIDTH, WIDTH),
+        )
+    )
+    gated, params = System(run.model, *ids, options), jax.tree.map(jnp.asarray, run.params)
+    budgets = run.config.model.budgets
+    both = {f"{encoder:g}": place for place, (encoder, decoder) in enumerate(budgets) if encoder == decoder}
+    label = {"size": f"d {run.config.model.d_model}"}
+    trained = {name: (params, place) for name, place in both.items()}
+    rows = _rows(gated, params, trained, label | {"gates": "trained"}, options)
+    same = {
+        f"{row['gates open']}, {row['task']}": (_opened(params, min(row["use"], 0.999)), 0)
+        for row in rows
+        if row["gates open"] != "1"
     }
-    variants = {share: imposed(params, bias) for share, bias in biases.items()}
+    return rows + _rows(gated, params, same, label | {"gates": "imposed"}, options)
+
+
+def _opened(params: Params, share: float) -> Params:
+    """With that share of the gates open, about."""
+    return imposed(params, NormalDist().inv_cdf(share))
+
+
+def _rows(
+    gated: System,
+    params: Params,
+    patterns: dict[str, tuple[Params, int]],
+    label: dict,
+    options: Options,
+    plain: dict[str, Callable[[], dict]] | None = None,
+) -> list[dict]:
+    """A row for each pattern (parameters, and place of the budget) and task."""
+    ends = {"open": (imposed(params, ALL), 0), "closed": (imposed(params, NONE), 0)}
     rows = []
     for task in ("encode", "search"):
-        systems = {share: gated.timed(variant)[task] for share, variant in variants.items()}
-        systems["plain"] = plain.timed(ours.init_params(plain.model))[task]
-        rounds = common.interleave(systems, options.rounds)
+        systems = {name: gated.timed(*pattern)[task] for name, pattern in (ends | patterns).items()}
+        rounds = common.interleave(
+            systems | ({} if plain is None else {"plain": plain[task]}), options.rounds
+        )
         seconds = {key: statistics.median(r["seconds"] for r in found) for key, found in rounds.items()}
         floor = seconds["closed"] / seconds["open"]
-        for share in options.shares:
-            key = f"{share:g}"
-            use = gated.use(variants[key])[task]
-            ratio, ideal = seconds[key] / seconds["open"], floor + (1 - floor) * use
+        for name, pattern in patterns.items():
+            use = gated.use(*pattern)[task]
+            ratio, ideal = seconds[name] / seconds["open"], floor + (1 - floor) * use
             rows.append(
-                {
-                    "size": name, "task": task, "share": share, "use": use, "floor": floor, "time": ratio,
-                    "over": ratio - ideal, "milliseconds": 1e3 * seconds[key],
-                    "open_over_plain": seconds["open"] / seconds["plain"],
+                label
+                | {
+                    "task": task, "gates open": name, "use": use, "floor": floor, "time": ratio,
+                    "over": ratio - ideal, "milliseconds": 1e3 * seconds[name],
                 }
+                | ({} if plain is None else {"open_over_plain": seconds["open"] / seconds["plain"]})
             )  # fmt: skip
     return rows
 
@@ -164,8 +236,9 @@ def measure(name: str, options: Options) -> list[dict]:
 def describe(rows: list[dict]) -> str:
     header = (
         "size",
+        "gates",
         "task",
-        "gates open",
+        "share or budget",
         "use",
         "floor",
         "time / open",
@@ -173,18 +246,32 @@ def describe(rows: list[dict]) -> str:
         "ms",
         "open / plain",
     )
-    names = ("size", "task", "share", "use", "floor", "time", "over", "milliseconds", "open_over_plain")
-    text = common.table(header, [[row[name] for name in names] for row in rows])
+    names = (
+        "size",
+        "gates",
+        "task",
+        "gates open",
+        "use",
+        "floor",
+        "time",
+        "over",
+        "milliseconds",
+        "open_over_plain",
+    )
+    text = common.table(header, [[row.get(name, "") for name in names] for row in rows])
     worst = max(row["over"] for row in rows)
+    beside = [row["open_over_plain"] for row in rows if "open_over_plain" in row]
     return (
         f"{text}\n\nAbove floor + (1 - floor) x use: at most {worst:.3f} (bar {MARGIN}, aim {AIM}). With all gates open, "
-        f"at most {max(row['open_over_plain'] for row in rows):.2f} times the plain Transformer (bar 1.25)."
+        f"at most {max(beside):.2f} times the plain Transformer (bar 1.25). {LIMIT}"
     )
 
 
 def main(options: Options) -> None:
     common.use_cores(options.cores)
     rows = [row for size in options.sizes for row in measure(size, options)]
+    if options.run is not None:
+        rows += measure_run(options)
     machine = common.machine()
     conditions = (
         f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds in which all take turns; encoding "

@@ -40,7 +40,9 @@ def on_active(
     rank = jnp.cumsum(flags) - 1
     # Where nothing is active any row serves, since nobody reads what becomes of it.
     front = jnp.zeros(flags.size, jnp.int32)
-    front = front.at[jnp.where(flags, rank, flags.size)].set(jnp.arange(flags.size, dtype=jnp.int32), mode="drop")
+    front = front.at[jnp.where(flags, rank, flags.size)].set(
+        jnp.arange(flags.size, dtype=jnp.int32), mode="drop"
+    )
     shapes = jax.eval_shape(function, rows[None])
 
     def program(size: int):

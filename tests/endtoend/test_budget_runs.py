@@ -7,6 +7,7 @@ import pytest
 from tiny_runs import TINY_BUDGETS, sentences, write_corpus, write_lines
 from trained_run import train_once
 
+from experiments.benchmarks import budgets as benchmark
 from experiments.measures import BASELINE, TRANSLATIONS, of_budgets
 from flaxnmt import open_run
 from flaxnmt.cli import main
@@ -128,3 +129,17 @@ def test_a_budget_is_compared_with_that_of_a_baseline_of_as_much_work(run, measu
     assert [row["flops"] for row in rows] == [row["flops"] for row in measured]
     *same, other = [row["chrf"] for row in rows]
     assert same == [0] * len(same) and other != 0
+
+
+@pytest.mark.slow
+def test_the_benchmark_measures_a_trained_run_and_imposed_gates_of_the_same_use(run):
+    options = benchmark.Options(
+        run=run.directory, sentences=2, source_length=4, target_length=3, beam=2, encoded=64, rounds=1
+    )
+    rows = benchmark.measure_run(options)
+    found = [(row["gates"], row["gates open"], row["task"]) for row in rows]
+    trained = [("trained", name, task) for task in ("encode", "search") for name in ("1", "0.5")]
+    assert found[:4] == trained and {row["gates"] for row in rows[4:]} == {"imposed"}
+    use = {cell: row["use"] for cell, row in zip(found, rows)}
+    assert use["trained", "0.5", "encode"] < use["trained", "1", "encode"] < 1.3
+    assert all(row["milliseconds"] > 0 and row["floor"] > 0 for row in rows)
