@@ -133,7 +133,8 @@ class ModelConfig:
     2018), `transformer_xl` (Dai et al. 2019), `rotary` (Su et al. 2021). These count the words of a document from its
     beginning, and know of no other level."""
     max_positions: int = 512
-    """Rows of learned position tables."""
+    """Rows of learned position tables: all that batches may reach, in a document counted over the sequence max_sentences
+    times max_length of the data."""
     relative_clip: int = 16
     """Distance from which on words are equally far (shaw)."""
     relative_values: bool = True
