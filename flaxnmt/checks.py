@@ -67,8 +67,8 @@ def check_model(config: Config) -> None:
 
     Raises:
       ConfigError: if the heads of an attention do not divide the model dimension, a rate of dropout is none,
-        sequences are longer than their learned positions, or the branches of an encoder or the parts of a model of
-        documents do not fit together.
+        sequences are longer than their learned positions, budgets are of a stack that there is not, or the branches of
+        an encoder or the parts of a model of documents do not fit together.
     """
     model = config.model
     parts = [part for part in ("encoder", "decoder") if hasattr(model, part)]
@@ -116,6 +116,12 @@ def check_model(config: Config) -> None:
             f"--data.boundaries {config.data.boundaries} cuts documents, and this is a model of sentences: give "
             "--model.document.layers, or leave it out"
         )
+    for part in ("encoder", "decoder"):
+        if getattr(model.budget, part) and part not in model.parts:
+            raise ConfigError(
+                f"--model.budget.{part} {' '.join(f'{level:g}' for level in getattr(model.budget, part))}: the model has "
+                f"no {part}; leave it out, or give --model.budget.{model.parts[0]}"
+            )
     if model.budgets:
         # Gates that do not fit say so when layers are made.
         if "encoder" in parts:

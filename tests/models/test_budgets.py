@@ -12,7 +12,7 @@ from small_models import CONFIG, VOCAB, float32, random_ids, random_params, smal
 from flaxnmt.checks import check_model
 from flaxnmt.config import BudgetLossConfig, Config
 from flaxnmt.errors import ConfigError
-from flaxnmt.models.config import BudgetConfig, DocumentConfig
+from flaxnmt.models.config import BudgetConfig, DecoderOnlyConfig, DocumentConfig, EncoderOnlyConfig
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.models.seq2seq import BOS, Seq2Seq
 from flaxnmt.training.objective import translation_objective
@@ -203,3 +203,17 @@ def test_what_does_not_go_together_is_refused():
         check_model(keys)
     with pytest.raises(ConfigError, match="noise on gates grows without an end"):
         translation_objective(small_model(budget=BOTH), 0.1)
+
+
+@pytest.mark.parametrize(
+    "kind, part, other",
+    [(DecoderOnlyConfig, "encoder", "decoder"), (EncoderOnlyConfig, "decoder", "encoder")],
+)
+@pytest.mark.parametrize("both", [False, True])
+def test_budgets_of_a_stack_that_is_not_there_are_refused(kind, part, other, both):
+    levels = {part: LEVELS} | ({other: LEVELS} if both else {})
+    config = Config(model=kind(budget=BudgetConfig(**levels)))
+    with pytest.raises(
+        ConfigError, match=f"--model.budget.{part} 1 0.5: the model has no {part}; leave it out"
+    ):
+        check_model(config)
