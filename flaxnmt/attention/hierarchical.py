@@ -17,9 +17,11 @@ from flaxnmt.attention.tree import (
     traverse,
     traverse_dense,
     traverse_flops,
+    tree_nodes,
     tree_path,
 )
 from flaxnmt.layers.context import Context, KeyValues
+from flaxnmt.layers.sublayer import words_each
 from flaxnmt.typing import Array, Bool, Count, Float, Int
 
 
@@ -107,14 +109,14 @@ class HierarchicalAttention(ConditionalAttention, kw_only=True):
         path = tree_path(selector, shared.node_keys, selection)
         return y, TracedSelection(selection.index, selection.relevance, selection.valid, path)
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences."""
-        words, nodes = keys // sentences, sum(level_sizes(sentences))
-        encoding = self.sentence_encoder.flops(sentences, words) + self.merge.flops(nodes - sentences, 2)
+        nodes = tree_nodes(sentences)
+        encoding = self.sentence_encoder.flops(sentences, words_each(keys, sentences))
+        encoding += self.merge.flops(nodes - sentences, 2)
         shared = encoding + 4 * keys * d_model**2 + 2 * nodes * d_model**2
         kept = self.t + self.always_keep_own
-        seen = min(kept, sentences) * words if self._dispatches(sentences) else keys
-        scores = self.heads * traverse_flops(sentences, kept, d_model // self.heads)
-        scores = scores if self._dispatches(sentences) else 2 * nodes * d_model
-        rows = queries * (6 * d_model**2 + scores + 4 * seen * d_model)
+        searched = self.heads * traverse_flops(sentences, kept, d_model // self.heads)
+        scores = self._counted(sentences, searched, 2 * nodes * d_model)
+        rows = queries * (6 * d_model**2 + scores + 4 * self._words_seen(keys, sentences) * d_model)
         return shared, rows + self._position_flops(d_model, queries, keys)

@@ -15,12 +15,15 @@ from jax import lax
 
 from flaxnmt.attention.dot_product import MASKED
 from flaxnmt.attention.selection import Selection, add_rows, sum_of_choices
-from flaxnmt.typing import Array, Bool, Float, Int
+from flaxnmt.typing import Array, Bool, Count, Float, Int
 
 By = Literal["raw", "cumulative"]
 
 WHOLE_LEVEL = 32
 """Levels of up to this many nodes are scored by one product, which costs less than to fetch 2t keys a word."""
+
+COUNTED_LEVELS = 24
+"""Levels of a tree whose sentences are counted on a device: more than any document has."""
 
 FLOATS_IN_BLOCK = 2**20
 """Numbers fetched at a time for a block of words: 4 MB, about a cache."""
@@ -331,12 +334,33 @@ def tree_path(
     return TreePath(jnp.stack(node, -1), jnp.stack(score, -1))
 
 
-def traverse_flops(sentences: int, t: int, head_size: int, whole_level: int = WHOLE_LEVEL) -> int:
+def _counted_sizes(sentences: Float[Array, "*B"]) -> Float[Array, "*B levels"]:
+    """`level_sizes` of counts that only a device knows, with 0 for the levels above the root."""
+    level = jnp.arange(COUNTED_LEVELS)
+    count = sentences.astype(jnp.int32)[..., None]
+    below = -(-count >> jnp.maximum(level - 1, 0))
+    return jnp.where((level == 0) | (below > 1), -(-count >> level), 0).astype(sentences.dtype)
+
+
+def tree_nodes(sentences: Count) -> Count:
+    """Nodes of all levels."""
+    if isinstance(sentences, int):
+        return sum(level_sizes(sentences))
+    return _counted_sizes(sentences).sum(-1)
+
+
+def traverse_flops(sentences: Count, t: int, head_size: int, whole_level: int = WHOLE_LEVEL) -> Count:
     """Multiply-adds counted as 2 that `traverse` needs for one word and one head: O(t log N).
 
     2t scores for each level, or one for each node of the small levels at the top, and t sums of paths.
     """
-    sizes = level_sizes(sentences)
-    searched = sizes[: _first_level(sizes, t) + 1]
-    scores = sum(size if size <= max(whole_level, 2 * t) else 2 * t for size in searched)
-    return 2 * head_size * (scores + min(t, sentences))
+    whole = max(whole_level, 2 * t)
+    if isinstance(sentences, int):
+        sizes = level_sizes(sentences)
+        searched = sizes[: _first_level(sizes, t) + 1]
+        scores = sum(size if size <= whole else 2 * t for size in searched)
+        return 2 * head_size * (scores + min(t, sentences))
+    sizes = _counted_sizes(sentences)
+    searched = (jnp.arange(COUNTED_LEVELS) == 0) | (sizes > t)
+    scores = jnp.where(searched, jnp.where(sizes <= whole, sizes, 2 * t), 0).sum(-1)
+    return 2 * head_size * (scores + jnp.minimum(t, sentences))

@@ -116,5 +116,5 @@ class LSTM(SubLayer):
     def rows(self, x: Float[Array, "*B Q D"], shared: Float[Array, "*B Q D"], context: Context):
         return shared, None
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         return 16 * keys * d_model**2, 0

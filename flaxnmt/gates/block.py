@@ -23,12 +23,14 @@ class GatedKeys:
       shared: as `SubLayer.keys` gives it, a tuple over the sub-layers.
       gate: of each row of the memory, [*A, L, m]; None where no sub-layer gates its keys.
       rows: rows of the memory that are not padding, for each example; None where nobody counts its work.
+      sentences: of each document, those of the memory that have such rows; None where an example is one sentence.
       on: their gates, added up.
     """
 
     shared: tuple[Any, ...]
     gate: Float[Array, "*A L m"] | None = None
     rows: Float[Array, " B"] | None = None
+    sentences: Float[Array, " B"] | None = None
     on: Float[Array, "B m"] | None = None
 
 
@@ -37,6 +39,15 @@ def count(mask: Bool[Array, "*B Q"] | None, rows: Float[Array, "*B Q D"]) -> Flo
     if mask is None:
         return jnp.full(rows.shape[0], math.prod(rows.shape[1:-1]), jnp.float32)
     return mask.reshape(rows.shape[0], -1).sum(-1, dtype=jnp.float32)
+
+
+def count_sentences(
+    mask: Bool[Array, "*B Q"] | None, rows: Float[Array, "*B Q D"]
+) -> Float[Array, " B"] | None:
+    """Sentences of each document [B, N, Q, D] that have rows which are not padding; None of what is no document."""
+    if rows.ndim != 4:
+        return None
+    return count(None if mask is None else mask.any(-1), rows[:, :, 0])
 
 
 def total(gate: Float[Array, "*B Q m"]) -> Float[Array, "B m"]:
@@ -113,7 +124,8 @@ class GatedBlock(nn.Module):
                 shared.append(sublayer.keys(memory, context.replace(active=gate[..., j] > 0)))
             else:
                 shared.append(sublayer.keys(memory, context.replace(key_gate=gate[..., j])))
-        return GatedKeys(tuple(shared), gate, count(mask, x), None if gate is None else total(gate))
+        on = None if gate is None else total(gate)
+        return GatedKeys(tuple(shared), gate, count(mask, x), count_sentences(mask, x), on)
 
     def keys(self, memory: Float[Array, "*A L D"], context: Context) -> GatedKeys:
         """As `Block.keys`: over a memory that does not change while decoding."""
@@ -149,8 +161,8 @@ class GatedBlock(nn.Module):
 
     def _use(self, x, gate, shared: GatedKeys, context: Context, captured) -> Use:
         """FLOPs of each example: what its gates let through, and all there is."""
-        # Of a document [B, N, ...] the work is that of all its sentences.
-        sentences = x.shape[1] if x.ndim == 4 else 1
+        # Of a document the work is that of all its sentences.
+        sentences = 1 if shared.sentences is None else shared.sentences
         queries, keys = count(context.query_mask, x), shared.rows
         rows_on = total(gate)
         used = queries * self.control_flops() + (keys * self.control_flops() if self.gates_keys else 0)

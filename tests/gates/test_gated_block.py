@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 import reference
 
+from flaxnmt.attention.conditional import ConditionalAttention
+from flaxnmt.attention.context import ContextAttention, ContextHeads
+from flaxnmt.attention.hierarchical import HierarchicalAttention
 from flaxnmt.attention.multihead import MultiHeadAttention
+from flaxnmt.attention.source2token import MeanPooling, MultiDimensionalSource2Token, Source2Token
+from flaxnmt.encoders.fnet import FourierMixing
+from flaxnmt.encoders.static_expansion import StaticExpansion
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.gates.control import control_flops
 from flaxnmt.layers.context import Context
@@ -159,6 +165,43 @@ def test_work_is_counted_over_real_rows_alone():
     lengths = MASK.sum(1)
     # Keys and values; queries, scores, weighted values and output (multiply-adds as 2).
     np.testing.assert_allclose(use.full, 4 * lengths * D**2 + 4 * lengths * D * (D + lengths), rtol=1e-6)
+
+
+N, M, T = 3, 4, 1
+OF_DOCUMENTS = {
+    "sentence": lambda: MultiHeadAttention(D, H),
+    "context": lambda: ContextAttention(D, H, sentence_encoder=Source2Token(D)),
+    "heads": lambda: ContextHeads(D, H, context=ContextAttention(D, H, sentence_encoder=MeanPooling(D))),
+    "conditional": lambda: ConditionalAttention(D, H, t=T, sentence_encoder=MultiDimensionalSource2Token(D)),
+    "hierarchical": lambda: HierarchicalAttention(
+        D, H, t=T, sentence_encoder=Source2Token(D), merge=Source2Token(D), always_keep_own=True
+    ),
+    "fourier": lambda: FourierMixing(),
+    "expansion": lambda: StaticExpansion(D, 4),
+}
+
+
+@pytest.mark.parametrize("kind", OF_DOCUMENTS)
+def test_the_work_of_documents_is_that_of_their_words_and_sentences(kind):
+    """Counted of a batch it is what `flops` says of whole sentences, and padding does not add to it."""
+    module = make(OF_DOCUMENTS[kind]())
+    mask = np.zeros((2, 4 * N, M + 2), bool)
+    mask[0, : 2 * N, :M] = mask[1, :N, :M] = True
+    shapes = []
+    for sentences, words in ((2 * N, M), mask.shape[1:]):
+        seen = jnp.asarray(mask[:, :sentences, :words])
+        context = Context(query_mask=seen, key_mask=seen, deterministic=False)
+        x = jnp.ones((*seen.shape, D))
+
+        def use(x, context=context):
+            return module.init_with_output(jax.random.key(0), x, context)[0][1]
+
+        # The work follows from masks and gates alone, and gates are a half at the beginning.
+        shapes.append(jax.jit(use)(x))
+    one, other = shapes
+    np.testing.assert_allclose((one.used, one.full), (other.used, other.full), rtol=1e-6)
+    expected = [sum(OF_DOCUMENTS[kind]().flops(D, count * M, count * M, count)) for count in (2 * N, N)]
+    np.testing.assert_allclose(one.full, expected, rtol=1e-6)
 
 
 def test_noise_is_drawn_in_training_only_and_scaled():
