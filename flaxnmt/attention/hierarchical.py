@@ -13,6 +13,7 @@ from flaxnmt.attention.tree import (
     By,
     TreePath,
     construct_tree,
+    kept_nodes,
     level_sizes,
     traverse,
     traverse_dense,
@@ -45,9 +46,17 @@ def select_dense(
 
 @struct.dataclass
 class TracedSelection(Selection):
-    """A selection, and the way through the tree to each of its sentences."""
+    """A selection, and how the tree was searched for it.
+
+    Attributes:
+      path: the way through the tree to each of its sentences.
+      kept: whether a node is kept by its level, for all nodes, one level behind the other from the root.
+      scores: likewise, of a node by itself.
+    """
 
     path: TreePath
+    kept: Bool[Array, "B H L nodes"]
+    scores: Float[Array, "B H L nodes"]
 
 
 @struct.dataclass
@@ -102,12 +111,16 @@ class HierarchicalAttention(ConditionalAttention, kw_only=True):
         (selector,) = self._heads(flat, self.w_selector_query, active=context.active)
         own = self._own(flat.shape[1], sentences)
         tree = (shared.node_keys, shared.node_masks)
-        selection = select(selector, *tree, self.t, by=self.by, count_copies=self.count_copies, own=own)
+        options = {"by": self.by, "count_copies": self.count_copies, "own": own}
+        selection = select(selector, *tree, self.t, **options)
         y = self._look(flat, shared, selection, context).reshape(x.shape)
         if not context.capture:
             return y, None
         path = tree_path(selector, shared.node_keys, selection)
-        return y, TracedSelection(selection.index, selection.relevance, selection.valid, path)
+        scores = tuple(attention_scores(selector, key) for key in shared.node_keys)
+        kept, _ = kept_nodes(scores, shared.node_masks, self.t, **options)
+        nodes = (jnp.concatenate(levels[::-1], axis=-1) for levels in (kept, scores))
+        return y, TracedSelection(selection.index, selection.relevance, selection.valid, path, *nodes)
 
     def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences."""

@@ -111,7 +111,7 @@ def path_keys(
     return tuple(reversed(paths))
 
 
-def traverse_dense(
+def kept_nodes(
     scores: tuple[Float[Array, "B H L _"], ...],
     masks: tuple[Bool[Array, "B _"], ...],
     t: int,
@@ -119,11 +119,10 @@ def traverse_dense(
     by: By = "raw",
     count_copies: bool = True,
     own: Int[Array, "#B L"] | None = None,
-) -> Float[Array, "B H L N"]:
-    """TraverseTree (section 3.3.2), literally: all nodes are scored, and the result has a value for every sentence.
+) -> tuple[tuple[Bool[Array, "B H L _"], ...], Float[Array, "B H L N"]]:
+    """TraverseTree (section 3.3.2), literally: all nodes are scored, and each level keeps some.
 
-    From the root down, each level keeps the t best of the nodes whose ancestors were all kept. The value of
-    a sentence is the sum of the scores on its path, -1e30 for all but at most t.
+    From the root down, these are the t best of the nodes whose ancestors were all kept.
 
     Args:
       scores: of every node for every word, from the leaves to the root.
@@ -132,9 +131,13 @@ def traverse_dense(
       by: whether a level chooses by the score of the node itself or by the sum of its path.
       count_copies: whether a node that is the only child of its parent, hence its copy, adds its score again.
       own: a sentence for each word that is kept with the path to it, beside t other nodes in each level.
+
+    Returns:
+      which nodes of each level are kept, from the leaves to the root, and the sum of the scores on the path to every
+      sentence.
     """
     counted, t = _counted(masks, count_copies), t + (own is not None)
-    total, kept = scores[-1], masks[-1][:, None, None]
+    total, kept, levels = scores[-1], masks[-1][:, None, None], []
     for k in reversed(range(len(scores))):
         size = masks[k].shape[-1]
         if k < len(scores) - 1:
@@ -146,7 +149,19 @@ def traverse_dense(
         ranking = jnp.where(kept, ranking, -jnp.inf)
         _, best = lax.top_k(ranking, min(t, size))
         kept = kept & jax.nn.one_hot(best, size, dtype=bool).any(-2)
-    return jnp.where(kept, total, MASKED)
+        levels.append(kept)
+    return tuple(reversed(levels)), total
+
+
+def traverse_dense(
+    scores: tuple[Float[Array, "B H L _"], ...], masks: tuple[Bool[Array, "B _"], ...], t: int, **options
+) -> Float[Array, "B H L N"]:
+    """The sum of the scores on the path to each sentence that TraverseTree keeps, at most t; -1e30 for all others.
+
+    Arguments as of `kept_nodes`.
+    """
+    kept, total = kept_nodes(scores, masks, t, **options)
+    return jnp.where(kept[0], total, MASKED)
 
 
 def _best(score: Float[Array, "c *B"], node: Int[Array, "c *B"], t: int) -> Int[Array, "_ *B"]:
