@@ -1,4 +1,17 @@
-"""A block whose sub-layers are gated: each row decides whether it goes through them (Bapna et al. 2020)."""
+"""A block whose sub-layers are gated: each row decides whether it goes through them (Bapna et al. 2020).
+
+With `Context.skip` this is not computed of what gates decide against:
+
+- by row, in sixteenths of all rows of a batch (`on_active`), where the compiler does not divide them: projections of
+  queries and outputs, feed-forward networks, convolutions, the selector of Static Expansion; projections of keys and
+  values, by the gate of their own row;
+- for a whole batch, where none of its rows is on (`if_any`): scores and weighted sums of an attention without a kernel.
+
+Always computed are norms and control networks, the shared part of a sub-layer apart from projections of keys and values
+that have gates (recurrence, transform, expansion, encodings of sentences and what is projected of them, a tree), the
+choice of sentences, and the backward expansion. `Use` counts by row what is by row, scores too, and a shared part by the
+gates of its keys or, without any, wherever a row of the example is on; so it may say less than was computed.
+"""
 
 import math
 from typing import Any
@@ -60,8 +73,9 @@ class GatedBlock(nn.Module):
 
     One attention (m = 1) or the m parts of a feed-forward network. A sub-layer that `gates_keys` has a second
     gate on the keys and values of each row of its memory, which other rows then see as zeros. Where `Context` is
-    deterministic gates are decisions, and with its `skip` what they decide against is not computed; in training
-    they are soft and, with a `gate_noise`, noisy, by the rng stream `dropout`. It stands wherever a `Block` stands.
+    deterministic gates are decisions, and with its `skip` what they decide against is left out where it can be (see the
+    module); in training they are soft and, with a `gate_noise`, noisy, by the rng stream `dropout`. It stands wherever a
+    `Block` stands.
 
     As a module by itself, `GatedBlock(512, tuple(FeedForward(512, 512) for _ in range(4)), hidden=64)(x,
     Context(query_mask=mask))` is (output, `Use`).
