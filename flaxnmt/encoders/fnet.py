@@ -60,7 +60,7 @@ def _half_spectrum_by_products(x):
 class FourierMixing(SubLayer):
     """`fourier_mixing` of the rows; it has no parameters.
 
-    Every row depends on all others, so that a gate around it saves no time.
+    Every row depends on all others, so that a gate around it saves time only where all of a batch are off.
     """
 
     rowwise: ClassVar[bool] = False

@@ -88,7 +88,7 @@ lstm.defvjp(_forward, _backward)
 class LSTM(SubLayer):
     """An LSTM over the rows of a sequence from left to right; padding behind them changes nothing.
 
-    Every row depends on all before it, so that a gate around it saves no time.
+    Every row depends on all before it, so that a gate around it saves time only where all of a batch are off.
 
     Attributes:
       d_model: D, of input and state.
