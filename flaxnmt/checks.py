@@ -67,8 +67,9 @@ def check_model(config: Config) -> None:
 
     Raises:
       ConfigError: if the heads of an attention do not divide the model dimension, a rate of dropout is none,
-        sequences are longer than their learned positions, the branches of an encoder or the parts of a model of
-        documents do not fit together, or an encoder alone is to read documents, of which no task has batches.
+        sequences are longer than their learned positions, budgets are of a stack that there is not, the branches of an
+        encoder or the parts of a model of documents do not fit together, or an encoder alone is to read documents, of
+        which no task has batches.
     """
     model = config.model
     parts = [part for part in ("encoder", "decoder") if hasattr(model, part)]
@@ -96,15 +97,7 @@ def check_model(config: Config) -> None:
         raise ConfigError(f"--model.window {model.window}: a symbol sees itself, give at least 1")
     if "encoder" in parts:
         _check_encoder(model)
-    if (
-        model.positions == "learned"
-        and not model.is_document
-        and config.data.max_length > model.max_positions
-    ):
-        raise ConfigError(
-            f"--data.max-length {config.data.max_length} is more than the {model.max_positions} learned positions: "
-            "raise --model.max-positions, or lower it"
-        )
+    _check_positions(config)
     previous = config.data.previous
     if previous < 0 or (config.data.previous_target and not previous):
         raise ConfigError(
@@ -124,6 +117,12 @@ def check_model(config: Config) -> None:
             f"--data.boundaries {config.data.boundaries} cuts documents, and this is a model of sentences: give "
             "--model.document.layers, or leave it out"
         )
+    for part in ("encoder", "decoder"):
+        if getattr(model.budget, part) and part not in model.parts:
+            raise ConfigError(
+                f"--model.budget.{part} {' '.join(f'{level:g}' for level in getattr(model.budget, part))}: the model has "
+                f"no {part}; leave it out, or give --model.budget.{model.parts[0]}"
+            )
     if model.budgets:
         # Gates that do not fit say so when layers are made.
         if "encoder" in parts:
@@ -137,6 +136,30 @@ def check_model(config: Config) -> None:
             "--model.budget.normed-keys is for keys behind gates, and the model has none: give --model.budget.encoder or "
             "--model.budget.decoder, or leave it out"
         )
+
+
+def _check_positions(config: Config) -> None:
+    """Refuses learned positions of which a batch may reach more than have a vector of their own."""
+    model, data = config.model, config.data
+    if model.positions != "learned":
+        return
+    levels = model.document.levels if model.is_document else ("word",)
+    reached = {}
+    # Words of a target are counted within their sentence, whatever those of the source are.
+    if "word" in levels or isinstance(model, Seq2SeqConfig):
+        reached[f"--data.max-length {data.max_length}"] = data.max_length
+    if model.is_document and not {"sentence", "paragraph"}.isdisjoint(levels):
+        reached[f"--data.max-sentences {data.max_sentences}"] = data.max_sentences
+    if model.is_document and "word" in levels and model.document.count == "sequence":
+        words = data.max_sentences * data.max_length
+        name = f"--data.max-sentences {data.max_sentences} times --data.max-length {data.max_length}, {words} words,"
+        reached[name] = words
+    for name, count in reached.items():
+        if count > model.max_positions:
+            raise ConfigError(
+                f"{name} is more than the {model.max_positions} learned positions: raise --model.max-positions, or "
+                "lower it"
+            )
 
 
 def _check_encoder(model: EncodingConfig) -> None:

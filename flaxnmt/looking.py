@@ -1,6 +1,6 @@
 """What a model looks at: attention weights of a sentence, sentences that the words of a document select.
 
-Data first, as arrays and lists; `draw_selection` makes a picture of it.
+Data first, as arrays and lists; `draw_selection` and `draw_path` make pictures of it.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ import numpy as np
 
 from flaxnmt.attention.hierarchical import TracedSelection
 from flaxnmt.attention.selection import Selection
+from flaxnmt.attention.tree import level_sizes
 from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import TokenArray
 from flaxnmt.data.tokenizers import EOS
@@ -135,7 +136,8 @@ def of_document(translator: Translator, document: Document) -> dict[str, Any]:
       [H, L, N] over its sentences), and `context_weights` [H, L, N] of additional heads over sentences; or, for
       conditional attention, `index`, `relevance` and `valid` [H, N, M, t]:
       which sentences each head selects for word m of sentence n, best first. In a tree also `path_node` and
-      `path_score` [H, N, M, t, levels], from the root to the sentence.
+      `path_score` [H, N, M, t, levels], from the root to the sentence, and for all nodes, one level behind the other
+      from the root, whether a level keeps them and their own scores, `tree_kept` and `tree_score` [H, N, M, nodes].
 
     Raises:
       ConfigError: for a model of sentences.
@@ -175,6 +177,7 @@ def _plain(found: Any, shape: tuple[int, int]) -> dict[str, np.ndarray]:
     arrays = {"index": found.index, "relevance": found.relevance, "valid": found.valid}
     if isinstance(found, TracedSelection):
         arrays |= {"path_node": found.path.node, "path_score": found.path.score}
+        arrays |= {"tree_kept": found.kept, "tree_score": found.scores}
     return {name: _by_word(np.asarray(array)[0], shape) for name, array in arrays.items()}
 
 
@@ -235,3 +238,75 @@ def draw_selection(attention: dict[str, Any], sentence: int, layer: int = -1, he
     figure.colorbar(image, ax=list(axes.flat[: len(heads)]), label="relevance", shrink=0.8)
     figure.suptitle(f"What the words of sentence {sentence + 1} select", fontsize="medium")
     return figure
+
+
+def draw_path(attention: dict[str, Any], sentence: int, word: int, layer: int = -1, head: int | None = None):
+    """A figure of the tree over the sentences and of what one word keeps of it, the root on top.
+
+    Nodes that their level keeps are coloured by their score, which stands beside them, and joined from the root; the
+    others are dots. A square is the only child of its parent, hence its copy, with its score.
+
+    Args:
+      attention: of `of_document`.
+      sentence: of the word, from 0; it is shaded.
+      word: its place in the sentence.
+      layer: of the encoder, one with hierarchical attention.
+      head: one head; all, one below the other, if None.
+
+    Returns:
+      the matplotlib figure.
+
+    Raises:
+      ValueError: if the layer searches no tree.
+    """
+    from matplotlib import pyplot as plt
+
+    found = attention["layers"][layer]["attention"]
+    if "tree_kept" not in found:
+        raise ValueError(f"layer {layer} searches no tree: it has no path to draw")
+    sizes = level_sizes(len(attention["sentences"]))[::-1]
+    heads = range(len(found["tree_kept"])) if head is None else [head]
+    kept, score = (found[name][list(heads), sentence, word] for name in ("tree_kept", "tree_score"))
+    x, depth, parent, copies = _tree_layout(sizes)
+    size = 1.5 + max(0.42 * sizes[-1], 3.0), 0.7 + (0.5 + 0.55 * len(sizes)) * len(heads)
+    figure, axes = plt.subplots(len(heads), sharex=True, squeeze=False, figsize=size, layout="constrained")
+    shown = {"vmin": score[kept].min(), "vmax": score[kept].max(), "cmap": "viridis", "zorder": 3}
+    for axis, number, on, values in zip(axes.flat, heads, kept, score):
+        axis.axvspan(sentence + 0.5, sentence + 1.5, color="0.9", zorder=0)
+        for node in range(1, len(x)):
+            ends = [parent[node], node]
+            style = {"color": "0.2", "linewidth": 1.5} if on[node] else {"color": "0.85", "linewidth": 0.7}
+            axis.plot(x[ends], depth[ends], zorder=1, **style)
+        axis.scatter(x[~on], depth[~on], s=8, color="0.75", zorder=2, label="not kept")
+        for mask, marker, label in ((on & ~copies, "o", "kept"), (on & copies, "s", "kept copies")):
+            image = axis.scatter(
+                x[mask], depth[mask], s=60, c=values[mask], marker=marker, label=label, **shown
+            )
+        for node in np.flatnonzero(on):
+            axis.annotate(
+                f"{values[node]:+.1f}", (x[node], depth[node]), (6, 5), textcoords="offset points",
+                fontsize="xx-small", zorder=4,
+            )  # fmt: skip
+        axis.set_title(f"head {number + 1}", fontsize="small")
+        axis.set(xticks=range(1, sizes[-1] + 1), yticks=[], ylim=(len(sizes) - 0.5, -0.6))
+        axis.tick_params(length=0, labelsize="x-small")
+    name = attention["sentences"][sentence][word].lstrip("\u2581")
+    figure.supxlabel("sentence of the document; its own is shaded", fontsize="small")
+    figure.colorbar(image, ax=list(axes.flat), label="score of a node", shrink=0.8)
+    figure.suptitle(f"What {name!r} of sentence {sentence + 1} keeps of the tree", fontsize="medium")
+    return figure
+
+
+def _tree_layout(sizes: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """Of all nodes, from the root, levels of these sizes: x, above the sentences from 1; depth; parent; only children."""
+    levels = [np.arange(1.0, sizes[-1] + 1)]
+    for above in sizes[-2::-1]:
+        below = levels[0]
+        # An only child stands in for the second one.
+        levels.insert(0, (below[::2] + np.append(below[1::2], below[-1:])[:above]) / 2)
+    starts = np.cumsum([0, *sizes])
+    depth = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(starts[-1]) - starts[depth]
+    parent = np.where(depth > 0, starts[depth - 1] + place // 2, 0)
+    copies = (depth > 0) & (place % 2 == 0) & (place + 1 == np.asarray(sizes)[depth])
+    return np.concatenate(levels), depth, parent, copies

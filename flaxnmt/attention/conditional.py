@@ -16,6 +16,7 @@ from flaxnmt.attention.weights import Weights, softmax_weights
 from flaxnmt.layers.active import if_any
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.layers.initializers import partitioned, projection
+from flaxnmt.layers.sublayer import words_each
 from flaxnmt.typing import Array, Bool, Count, Float, Int
 
 DISPATCH_PAYS = 4
@@ -148,7 +149,7 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
         adds = self.positions is not None and self.positions.adds_values
         return adds or self.weights is not softmax_weights
 
-    def _dispatches(self, sentences: int) -> bool:
+    def _dispatches(self, sentences: Count) -> bool | Bool[Array, " B"]:
         if self._dense_only:
             return False
         return sentences > DISPATCH_PAYS * self.t if self.dispatched is None else self.dispatched
@@ -191,14 +192,27 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
         y = self._look(flat, shared, selection, context)
         return y.reshape(x.shape), selection if context.capture else None
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def _counted(self, sentences: Count, dispatched: Count, dense: Count) -> Count:
+        """Work of the form that so many sentences take; with those of a batch, whatever form its padded shape takes."""
+        chosen = self._dispatches(sentences)
+        if isinstance(sentences, int):
+            return dispatched if chosen else dense
+        return jnp.where(chosen, dispatched, dense)
+
+    def _words_seen(self, keys: Count, sentences: Count) -> Count:
+        """Words whose scores each word needs."""
+        kept = self.t + self.always_keep_own
+        kept = min(kept, sentences) if isinstance(sentences, int) else jnp.minimum(kept, sentences)
+        return self._counted(sentences, kept * words_each(keys, sentences), keys)
+
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences.
 
         The dispatched form without the padding of its blocks.
         """
-        words = keys // sentences
-        encoding = self.sentence_encoder.flops(sentences, words)
-        seen = min(self.t + self.always_keep_own, sentences) * words if self._dispatches(sentences) else keys
+        encoding = self.sentence_encoder.flops(sentences, words_each(keys, sentences))
         shared = encoding + 4 * keys * d_model**2 + 2 * sentences * d_model**2
-        rows = queries * (6 * d_model**2 + 2 * sentences * d_model + 4 * seen * d_model)
+        rows = queries * (
+            6 * d_model**2 + 2 * sentences * d_model + 4 * self._words_seen(keys, sentences) * d_model
+        )
         return shared, rows + self._position_flops(d_model, queries, keys)

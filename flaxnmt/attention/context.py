@@ -9,6 +9,7 @@ from flax import struct
 from flaxnmt.attention.multihead import MultiHeadAttention
 from flaxnmt.attention.selection import own_sentences
 from flaxnmt.layers.context import Context, KeyValues
+from flaxnmt.layers.sublayer import words_each
 from flaxnmt.typing import Array, Bool, Count, Float, PyTree
 
 
@@ -62,9 +63,9 @@ class ContextAttention(MultiHeadAttention, kw_only=True):
         y = jnp.where(seen.any(-1, keepdims=True), y, 0)
         return y.reshape(x.shape), None if weights is None else jnp.where(seen[:, None], weights, 0)
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences."""
-        encoding = self.sentence_encoder.flops(sentences, keys // sentences)
+        encoding = self.sentence_encoder.flops(sentences, words_each(keys, sentences))
         shared, rows = super().flops(d_model, queries, sentences)
         return encoding + shared, rows
 
@@ -100,7 +101,7 @@ class ContextHeads(MultiHeadAttention, kw_only=True):
         z, sentences = self.context.rows(x, shared.sentences, context)
         return y + z, WordsAndSentences(words, sentences) if context.capture else None
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences."""
         shared, rows = super().flops(d_model, queries, keys, sentences)
         context_shared, context_rows = self.context.flops(d_model, queries, keys, sentences)

@@ -49,5 +49,5 @@ class DocumentAttention(MultiHeadAttention, kw_only=True):
         y = self._output(self.kernel(query, shared.key, shared.value, context.key_mask), context.active)
         return y.reshape(x.shape), None
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         return super().flops(d_model, queries, keys)

@@ -13,13 +13,16 @@ from flaxnmt.attention.tree import (
     By,
     TreePath,
     construct_tree,
+    kept_nodes,
     level_sizes,
     traverse,
     traverse_dense,
     traverse_flops,
+    tree_nodes,
     tree_path,
 )
 from flaxnmt.layers.context import Context, KeyValues
+from flaxnmt.layers.sublayer import words_each
 from flaxnmt.typing import Array, Bool, Count, Float, Int
 
 
@@ -43,9 +46,17 @@ def select_dense(
 
 @struct.dataclass
 class TracedSelection(Selection):
-    """A selection, and the way through the tree to each of its sentences."""
+    """A selection, and how the tree was searched for it.
+
+    Attributes:
+      path: the way through the tree to each of its sentences.
+      kept: whether a node is kept by its level, for all nodes, one level behind the other from the root.
+      scores: likewise, of a node by itself.
+    """
 
     path: TreePath
+    kept: Bool[Array, "B H L nodes"]
+    scores: Float[Array, "B H L nodes"]
 
 
 @struct.dataclass
@@ -100,21 +111,25 @@ class HierarchicalAttention(ConditionalAttention, kw_only=True):
         (selector,) = self._heads(flat, self.w_selector_query, active=context.active)
         own = self._own(flat.shape[1], sentences)
         tree = (shared.node_keys, shared.node_masks)
-        selection = select(selector, *tree, self.t, by=self.by, count_copies=self.count_copies, own=own)
+        options = {"by": self.by, "count_copies": self.count_copies, "own": own}
+        selection = select(selector, *tree, self.t, **options)
         y = self._look(flat, shared, selection, context).reshape(x.shape)
         if not context.capture:
             return y, None
         path = tree_path(selector, shared.node_keys, selection)
-        return y, TracedSelection(selection.index, selection.relevance, selection.valid, path)
+        scores = tuple(attention_scores(selector, key) for key in shared.node_keys)
+        kept, _ = kept_nodes(scores, shared.node_masks, self.t, **options)
+        nodes = (jnp.concatenate(levels[::-1], axis=-1) for levels in (kept, scores))
+        return y, TracedSelection(selection.index, selection.relevance, selection.valid, path, *nodes)
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences."""
-        words, nodes = keys // sentences, sum(level_sizes(sentences))
-        encoding = self.sentence_encoder.flops(sentences, words) + self.merge.flops(nodes - sentences, 2)
+        nodes = tree_nodes(sentences)
+        encoding = self.sentence_encoder.flops(sentences, words_each(keys, sentences))
+        encoding += self.merge.flops(nodes - sentences, 2)
         shared = encoding + 4 * keys * d_model**2 + 2 * nodes * d_model**2
         kept = self.t + self.always_keep_own
-        seen = min(kept, sentences) * words if self._dispatches(sentences) else keys
-        scores = self.heads * traverse_flops(sentences, kept, d_model // self.heads)
-        scores = scores if self._dispatches(sentences) else 2 * nodes * d_model
-        rows = queries * (6 * d_model**2 + scores + 4 * seen * d_model)
+        searched = self.heads * traverse_flops(sentences, kept, d_model // self.heads)
+        scores = self._counted(sentences, searched, 2 * nodes * d_model)
+        rows = queries * (6 * d_model**2 + scores + 4 * self._words_seen(keys, sentences) * d_model)
         return shared, rows + self._position_flops(d_model, queries, keys)

@@ -15,7 +15,7 @@ from flaxnmt.layers.context import Context, KeyValues, Places
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned, projection
 from flaxnmt.layers.linear import biased, linear
-from flaxnmt.layers.sublayer import SubLayer
+from flaxnmt.layers.sublayer import SubLayer, words_each
 from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Bool, Count, Float
 
@@ -169,9 +169,10 @@ class MultiHeadAttention(SubLayer):
         y, weights = if_any(context.active, look, query, shared, mask, context.bias)
         return self._output(y, context.active), weights if context.capture else None
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
-        rows = 4 * queries * d_model * (d_model + keys // sentences)
-        return 4 * keys * d_model**2, rows + self._position_flops(d_model, queries, keys // sentences)
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
+        seen = words_each(keys, sentences)
+        rows = 4 * queries * d_model * (d_model + seen)
+        return 4 * keys * d_model**2, rows + self._position_flops(d_model, queries, seen)
 
     def _position_flops(self, d_model: int, queries: Count, keys: Count) -> Count:
         return 0 if self.positions is None else self.positions.flops(d_model, queries, keys)

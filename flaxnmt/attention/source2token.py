@@ -78,7 +78,7 @@ class Source2Token(nn.Module):
         key, value = (constrain(x @ kernel, "batch", ..., "length", "kv") for kernel in (w_key, w_value))
         return constrain(source2token(query, key, value, mask) @ w_out, "batch", ..., "activation")
 
-    def flops(self, sentences: int, words: Count) -> Count:
+    def flops(self, sentences: Count, words: Count) -> Count:
         """Matrix products for that many sentences of that many words, multiply-adds counted as 2, forward pass."""
         k, v = self.key_size or self.d_model, self.value_size or self.d_model
         return 2 * sentences * (words * (k + v) * (self.d_model + 1) + v * self.d_model)
@@ -110,7 +110,7 @@ class MultiDimensionalSource2Token(nn.Module):
         scores = constrain(hidden @ w_out, "batch", ..., "length", "activation")
         return constrain(multi_dimensional(scores, x, mask), "batch", ..., "activation")
 
-    def flops(self, sentences: int, words: Count) -> Count:
+    def flops(self, sentences: Count, words: Count) -> Count:
         """As of `Source2Token`; the weighted sum is element-wise and not counted."""
         return 4 * sentences * words * self.d_model**2
 
@@ -131,6 +131,6 @@ class MeanPooling(nn.Module):
         words = jnp.sum(mask, axis=-1, dtype=jnp.float32)[..., None]
         return (total / jnp.maximum(words, 1)).astype(self.dtype)
 
-    def flops(self, sentences: int, words: Count) -> Count:
+    def flops(self, sentences: Count, words: Count) -> Count:
         """As of `Source2Token`: none, since a sum is no matrix product."""
         return 0

@@ -15,12 +15,15 @@ from jax import lax
 
 from flaxnmt.attention.dot_product import MASKED
 from flaxnmt.attention.selection import Selection, add_rows, sum_of_choices
-from flaxnmt.typing import Array, Bool, Float, Int
+from flaxnmt.typing import Array, Bool, Count, Float, Int
 
 By = Literal["raw", "cumulative"]
 
 WHOLE_LEVEL = 32
 """Levels of up to this many nodes are scored by one product, which costs less than to fetch 2t keys a word."""
+
+COUNTED_LEVELS = 24
+"""Levels of a tree whose sentences are counted on a device: more than any document has."""
 
 FLOATS_IN_BLOCK = 2**20
 """Numbers fetched at a time for a block of words: 4 MB, about a cache."""
@@ -108,7 +111,7 @@ def path_keys(
     return tuple(reversed(paths))
 
 
-def traverse_dense(
+def kept_nodes(
     scores: tuple[Float[Array, "B H L _"], ...],
     masks: tuple[Bool[Array, "B _"], ...],
     t: int,
@@ -116,11 +119,10 @@ def traverse_dense(
     by: By = "raw",
     count_copies: bool = True,
     own: Int[Array, "#B L"] | None = None,
-) -> Float[Array, "B H L N"]:
-    """TraverseTree (section 3.3.2), literally: all nodes are scored, and the result has a value for every sentence.
+) -> tuple[tuple[Bool[Array, "B H L _"], ...], Float[Array, "B H L N"]]:
+    """TraverseTree (section 3.3.2), literally: all nodes are scored, and each level keeps some.
 
-    From the root down, each level keeps the t best of the nodes whose ancestors were all kept. The value of
-    a sentence is the sum of the scores on its path, -1e30 for all but at most t.
+    From the root down, these are the t best of the nodes whose ancestors were all kept.
 
     Args:
       scores: of every node for every word, from the leaves to the root.
@@ -129,9 +131,13 @@ def traverse_dense(
       by: whether a level chooses by the score of the node itself or by the sum of its path.
       count_copies: whether a node that is the only child of its parent, hence its copy, adds its score again.
       own: a sentence for each word that is kept with the path to it, beside t other nodes in each level.
+
+    Returns:
+      which nodes of each level are kept, from the leaves to the root, and the sum of the scores on the path to every
+      sentence.
     """
     counted, t = _counted(masks, count_copies), t + (own is not None)
-    total, kept = scores[-1], masks[-1][:, None, None]
+    total, kept, levels = scores[-1], masks[-1][:, None, None], []
     for k in reversed(range(len(scores))):
         size = masks[k].shape[-1]
         if k < len(scores) - 1:
@@ -143,7 +149,19 @@ def traverse_dense(
         ranking = jnp.where(kept, ranking, -jnp.inf)
         _, best = lax.top_k(ranking, min(t, size))
         kept = kept & jax.nn.one_hot(best, size, dtype=bool).any(-2)
-    return jnp.where(kept, total, MASKED)
+        levels.append(kept)
+    return tuple(reversed(levels)), total
+
+
+def traverse_dense(
+    scores: tuple[Float[Array, "B H L _"], ...], masks: tuple[Bool[Array, "B _"], ...], t: int, **options
+) -> Float[Array, "B H L N"]:
+    """The sum of the scores on the path to each sentence that TraverseTree keeps, at most t; -1e30 for all others.
+
+    Arguments as of `kept_nodes`.
+    """
+    kept, total = kept_nodes(scores, masks, t, **options)
+    return jnp.where(kept[0], total, MASKED)
 
 
 def _best(score: Float[Array, "c *B"], node: Int[Array, "c *B"], t: int) -> Int[Array, "_ *B"]:
@@ -331,12 +349,33 @@ def tree_path(
     return TreePath(jnp.stack(node, -1), jnp.stack(score, -1))
 
 
-def traverse_flops(sentences: int, t: int, head_size: int, whole_level: int = WHOLE_LEVEL) -> int:
+def _counted_sizes(sentences: Float[Array, "*B"]) -> Float[Array, "*B levels"]:
+    """`level_sizes` of counts that only a device knows, with 0 for the levels above the root."""
+    level = jnp.arange(COUNTED_LEVELS)
+    count = sentences.astype(jnp.int32)[..., None]
+    below = -(-count >> jnp.maximum(level - 1, 0))
+    return jnp.where((level == 0) | (below > 1), -(-count >> level), 0).astype(sentences.dtype)
+
+
+def tree_nodes(sentences: Count) -> Count:
+    """Nodes of all levels."""
+    if isinstance(sentences, int):
+        return sum(level_sizes(sentences))
+    return _counted_sizes(sentences).sum(-1)
+
+
+def traverse_flops(sentences: Count, t: int, head_size: int, whole_level: int = WHOLE_LEVEL) -> Count:
     """Multiply-adds counted as 2 that `traverse` needs for one word and one head: O(t log N).
 
     2t scores for each level, or one for each node of the small levels at the top, and t sums of paths.
     """
-    sizes = level_sizes(sentences)
-    searched = sizes[: _first_level(sizes, t) + 1]
-    scores = sum(size if size <= max(whole_level, 2 * t) else 2 * t for size in searched)
-    return 2 * head_size * (scores + min(t, sentences))
+    whole = max(whole_level, 2 * t)
+    if isinstance(sentences, int):
+        sizes = level_sizes(sentences)
+        searched = sizes[: _first_level(sizes, t) + 1]
+        scores = sum(size if size <= whole else 2 * t for size in searched)
+        return 2 * head_size * (scores + min(t, sentences))
+    sizes = _counted_sizes(sentences)
+    searched = (jnp.arange(COUNTED_LEVELS) == 0) | (sizes > t)
+    scores = jnp.where(searched, jnp.where(sizes <= whole, sizes, 2 * t), 0).sum(-1)
+    return 2 * head_size * (scores + jnp.minimum(t, sentences))

@@ -25,7 +25,7 @@ class Evaluate:
     baseline: str | None = None
     """Translations of another system: adds a paired bootstrap test against them."""
     language: str | None = None
-    """Target language code: adds tokenised lower-cased BLEU (Moses), as older papers report it."""
+    """Target language code: adds BLEU over Moses tokens, as older papers report it, with case and in lower case."""
     documents: bool = False
     """Blank lines separate documents: s-BLEU and d-BLEU (documents as one segment each), and chrF likewise."""
     paragraphs: bool = False

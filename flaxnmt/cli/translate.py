@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from flaxnmt.cli.files import check_output, writer
@@ -15,16 +16,18 @@ BATCHES_A_BLOCK = 16
 class Translate:
     """Translates line by line: one line out for every line in, a blank line for a blank one.
 
-    To a model of documents a blank line is where a document ends."""
+    To a model of documents a blank line is where a document ends. Of documents as JSON lines a line is written for
+    every sentence, and a blank one between two documents."""
 
     run: str
     """Run directory, or the address of one, such as gs://bucket/directory."""
     input: str | None = None
-    """Source text, one sentence a line, a file or an address; standard input by default."""
+    """Source text, one sentence a line, a file or an address; standard input by default. A name that ends with .jsonl or
+    .jsonl.gz is documents as JSON lines, whose sources are translated."""
     output: Path | None = None
     """Where translations go; standard output by default."""
     paragraphs: bool = False
-    """A single blank line ends a paragraph, a double one the document."""
+    """A single blank line ends a paragraph, a double one the document; documents as JSON lines have their own."""
     beam_size: int | None = None
     """Hypotheses kept a line; 1 is greedy. The run's own default otherwise."""
     length_penalty: float | None = None
@@ -38,7 +41,7 @@ class Translate:
     max_length: int | None = None
     """Most tokens of a translation; by default it follows the source length."""
     prefix: str | None = None
-    """A file with what each translation must begin with, one line a line."""
+    """A file with what each translation must begin with, a line for each line that is written."""
     budget: str | None = None
     """Share of the full computation, or one each of encoder and decoder: 0.5, or 1.0,0.25. The largest by default."""
     used: Path | None = None
@@ -58,9 +61,9 @@ class Translate:
 
     def __call__(self) -> int:
         from flaxnmt import open_run
-        from flaxnmt.data.blocks import read_blocks, whole_documents
         from flaxnmt.data.readers import read_source
         from flaxnmt.gates.budget import parse_budget
+        from flaxnmt.translation import spaced
         from flaxnmt.translation.search import Sampling
 
         self._check()
@@ -68,8 +71,8 @@ class Translate:
         run = open_run(self.run)
         if self.used and not run.config.model.budgets:
             raise ConfigError(f"{self.run}: a model without budgets always uses all: leave --used out")
-        block = BATCHES_A_BLOCK * (self.batch_size or run.config.decoding.batch_size)
-        blocks = read_blocks(self.input or sys.stdin, max(block, 1))
+        size = max(BATCHES_A_BLOCK * (self.batch_size or run.config.decoding.batch_size), 1)
+        blocks = self._blocks(size, run.translator.by_document)
         sampling = Sampling(self.temperature, self.top_k, self.top_p, self.seed) if self.sample else None
         options = dict(
             beam_size=self.beam_size, length_penalty=self.length_penalty, batch_size=self.batch_size,
@@ -78,14 +81,19 @@ class Translate:
             budget=None if self.budget is None else parse_budget(self.budget),
         )  # fmt: skip
         if prefixes is not None:
-            blocks = [[line for block in blocks for line in block]]
+            blocks = [[unit for block in blocks for unit in block]]
             options["prefixes"] = prefixes
-        if run.translator.by_document:
-            blocks = whole_documents(blocks, self.paragraphs)
         sources, outputs = [], []
         if self.used:
             blocks = (sources.extend(block) or block for block in blocks)
-        results = run.translator.stream(blocks, paragraphs=self.paragraphs, **options)
+        if self._holds_documents:
+            results, score = (
+                spaced.stream(run.translator, blocks, **options),
+                partial(spaced.score, run.translator),
+            )
+        else:
+            results = run.translator.stream(blocks, paragraphs=self.paragraphs, **options)
+            score = partial(run.translator.score, paragraphs=self.paragraphs)
         with writer(self.output) as out:
             for number, hypotheses in enumerate(results, start=1):
                 outputs += [hypotheses[0].text] if self.used else []
@@ -98,12 +106,26 @@ class Translate:
                         )
                 out.flush()
         if self.used:
-            scores = run.translator.score(
-                sources, outputs, self.batch_size, self.paragraphs, options["budget"]
-            )
+            scores = score(sources, outputs, self.batch_size, budget=options["budget"])
             with writer(self.used) as out:
                 out.writelines(" ".join(f"{share:.4f}" for share in found.use) + "\n" for found in scores)
         return 0
+
+    @property
+    def _holds_documents(self) -> bool:
+        from flaxnmt.data.readers import holds_documents
+
+        return self.input is not None and holds_documents(self.input)
+
+    def _blocks(self, size: int, by_document: bool):
+        """The input in blocks of this many lines: of lines, those of a document in one block, or of documents."""
+        from flaxnmt.data.blocks import document_blocks, read_blocks, whole_documents
+        from flaxnmt.data.readers import read
+
+        if self._holds_documents:
+            return document_blocks(read(self.input), size)
+        blocks = read_blocks(self.input or sys.stdin, size)
+        return whole_documents(blocks, self.paragraphs) if by_document else blocks
 
     def _check(self) -> None:
         """Refuses options that would do nothing, or harm.
@@ -111,6 +133,8 @@ class Translate:
         Raises:
           ConfigError, DataError: with the option, or the file.
         """
+        from flaxnmt.data.readers import without_part
+
         drawing = {
             "--temperature": self.temperature != 1.0,
             "--top-k": self.top_k is not None,
@@ -125,7 +149,12 @@ class Translate:
         if name is not None:
             what = "searches, and --sample draws: leave one of them out" if self.sample else "needs --sample"
             raise ConfigError(f"{name} {what}")
+        if self.paragraphs and self._holds_documents:
+            raise ConfigError(
+                f"--paragraphs says what blank lines end, and {self.input} has paragraphs of its own: leave it out"
+            )
         # Without --input the shell may have opened the very file.
-        read = (0 if self.input is None else self.input, self.prefix)
+        source = without_part(self.input) if self._holds_documents else self.input
+        read = (0 if source is None else source, self.prefix)
         check_output(self.output, *read)
         check_output(self.used, *read, self.output)

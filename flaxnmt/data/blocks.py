@@ -1,4 +1,4 @@
-"""Lines of a stream in blocks: as many as are there, so that nobody waits for lines that are not written yet."""
+"""Lines of a stream, or documents, in blocks: as many as are there, so that nobody waits for lines not written yet."""
 
 import io
 import os
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+from flaxnmt.data.documents import Document
 from flaxnmt.data.files import decode
 from flaxnmt.data.readers import read_source
 from flaxnmt.errors import DataError
@@ -47,6 +48,26 @@ def whole_documents(blocks: Iterable[list[str]], paragraphs: bool = False) -> It
                 end = len(blank) - blank[::-1].index(True)
                 yield held[:end]
                 held = held[end:]
+    except DataError:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
+
+
+def document_blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    """Documents in lists that hold `size` sentences or, with their last document, more; the last list may hold fewer.
+
+    Documents before a bad one are handed out before its DataError is raised.
+    """
+    held: list[Document] = []
+    try:
+        for document in documents:
+            held.append(document)
+            if sum(map(len, held)) >= size:
+                yield held
+                held = []
     except DataError:
         if held:
             yield held

@@ -57,6 +57,11 @@ def without_part(name: str) -> str:
     return name if part is None else part["name"]
 
 
+def holds_documents(name: str) -> bool:
+    """Whether a file is documents as JSON lines, by its name, and not lines of text."""
+    return without_part(name).removesuffix(".gz").endswith(".jsonl")
+
+
 def _part(names: Sequence[str]) -> tuple[int | None, int | None]:
     """First and last of the documents that are meant, the same for all files."""
     parts = [None if name.startswith("tfds:") else PART.fullmatch(name) for name in names]

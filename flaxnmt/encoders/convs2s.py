@@ -119,5 +119,5 @@ class GatedConvolution(SubLayer):
             y = on_active(lambda rows: gated_linear_unit(linear(rows, matrix) + bias), around, context.active)
         return constrain(y, "batch", ..., "length", "activation"), None
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         return 0, 4 * self.width * queries * d_model**2

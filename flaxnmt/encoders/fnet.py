@@ -8,7 +8,7 @@ from jax import lax
 
 from flaxnmt.each_device import is_divided
 from flaxnmt.layers.context import Context
-from flaxnmt.layers.sublayer import SubLayer
+from flaxnmt.layers.sublayer import SubLayer, words_each
 from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Bool, Count, Float
 
@@ -60,7 +60,7 @@ def _half_spectrum_by_products(x):
 class FourierMixing(SubLayer):
     """`fourier_mixing` of the rows; it has no parameters.
 
-    Every row depends on all others, so that a gate around it saves no time.
+    Every row depends on all others, so that a gate around it saves time only where all of a batch are off.
     """
 
     rowwise: ClassVar[bool] = False
@@ -72,6 +72,6 @@ class FourierMixing(SubLayer):
     def rows(self, x: Float[Array, "*B Q D"], shared: Float[Array, "*B Q D"], context: Context):
         return shared, None
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         # Half of the columns are multiplied by two matrices; the transform of rows is left out, as element-wise work is.
-        return 4 * keys * (keys // sentences) * (d_model // 2 + 1), 0
+        return 4 * keys * words_each(keys, sentences) * (d_model // 2 + 1), 0

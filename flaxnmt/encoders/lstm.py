@@ -106,7 +106,7 @@ lstm.defvjp(_forward, _backward)
 class LSTM(SubLayer):
     """An LSTM over the rows of a sequence from left to right; padding changes nothing, wherever it stands.
 
-    Every row depends on all before it, so that a gate around it saves no time.
+    Every row depends on all before it, so that a gate around it saves time only where all of a batch are off.
 
     Attributes:
       d_model: D, of input and state.
@@ -136,5 +136,5 @@ class LSTM(SubLayer):
     def rows(self, x: Float[Array, "*B Q D"], shared: Float[Array, "*B Q D"], context: Context):
         return shared, None
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         return 16 * keys * d_model**2, 0

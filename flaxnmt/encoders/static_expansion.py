@@ -210,7 +210,7 @@ class StaticExpansion(SubLayer):
     def _dropped(self, pair, context: Context):
         return tuple(self.sums_dropout(one.astype(self.dtype), context.deterministic) for one in pair)
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         # L, two expansions forward, two backward; enrichment goes over the sequence twice for each table of vectors.
         spread = 2 * self.vectors * d_model
         tables, projections = map(len, PARAMETERS[self.enrichment])

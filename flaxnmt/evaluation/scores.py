@@ -31,7 +31,7 @@ def evaluate(
 
     references: one list of lines, or several lists of lines (several references for every line).
     tokenize, lowercase: BLEU's, as the options of the `sacrebleu` command; chrF and TER keep their defaults.
-    language: adds "tokenized_lowercased_bleu" for this language code.
+    language: adds the scores of `tokenized_bleu` for this language code.
     Scores are per cent; for TER less is better. Raises DataError where line counts differ, ConfigError for an
     unknown metric or tokenizer.
     """
@@ -41,7 +41,7 @@ def evaluate(
     for name in metrics:
         scores[name] = _score(_metric(name, tokenize, lowercase), hypotheses, references)
     if language is not None:
-        scores["tokenized_lowercased_bleu"] = tokenized_lowercased_bleu(hypotheses, references, language)
+        scores |= tokenized_bleu(hypotheses, references, language)
     return scores
 
 
@@ -59,10 +59,12 @@ def chrf(hypotheses: Sequence[str], references: References) -> float:
     return evaluate(hypotheses, references, metrics=("chrf",))["chrf"]["score"]
 
 
-def tokenized_lowercased_bleu(hypotheses: Sequence[str], references: References, language: str) -> dict:
-    """BLEU as older papers report it: Moses tokens on both sides, lower case, no tokenizer of sacreBLEU's.
+def tokenized_bleu(hypotheses: Sequence[str], references: References, language: str) -> dict:
+    """BLEU as older papers report it: Moses tokens on both sides, no tokenizer of sacreBLEU's.
 
-    Not comparable with 13a BLEU (often several points higher); the signature says tok:none and case:lc, and
+    {"tokenized_cased_bleu": ..., "tokenized_lowercased_bleu": ...}: the first is that of multi-bleu.perl on tokenised
+    text, which most papers mean by tokenised BLEU; the second is that of its option -lc. Not comparable with 13a BLEU
+    (often several points higher), nor with each other; the signatures say tok:none, and case:mixed or case:lc, and
     "tokenizer" which Moses tokenizer made the tokens. Errors as in `evaluate`.
     """
     references = _reference_lists(references)
@@ -76,10 +78,14 @@ def tokenized_lowercased_bleu(hypotheses: Sequence[str], references: References,
     def tokens(lines: Sequence[str]) -> list[str]:
         return [tokenizer.tokenize(line, return_str=True) for line in lines]
 
+    made_by = {"tokenizer": f"sacremoses-{sacremoses.__version__}|lang:{language}"}
+    texts = tokens(hypotheses), [tokens(lines) for lines in references]
     # force: the text is tokenised on purpose, which sacreBLEU would warn about.
-    metric = BLEU(tokenize="none", lowercase=True, force=True)
-    score = _score(metric, tokens(hypotheses), [tokens(lines) for lines in references])
-    return {**score, "tokenizer": f"sacremoses-{sacremoses.__version__}|lang:{language}"}
+    return {
+        f"tokenized_{case}_bleu": _score(BLEU(tokenize="none", lowercase=lowercase, force=True), *texts)
+        | made_by
+        for case, lowercase in (("cased", False), ("lowercased", True))
+    }
 
 
 def paired_bootstrap(

@@ -1,6 +1,22 @@
-"""A block whose sub-layers are gated: each row decides whether it goes through them (Bapna et al. 2020)."""
+"""A block whose sub-layers are gated: each row decides whether it goes through them (Bapna et al. 2020).
+
+With `Context.skip` this is not computed of what gates decide against:
+
+- by row, in sixteenths of all rows of a batch (`on_active`), where the compiler does not divide them: projections of
+  queries and outputs, feed-forward networks, convolutions, the selector of Static Expansion; projections of keys and
+  values, by the gate of their own row;
+- for a whole batch, where none of its rows is on (`if_any`): scores and weighted sums of an attention without a kernel;
+  where rows are their own memory and nothing is cached, as in an encoder, also the whole shared part of a sub-layer
+  (recurrence, transform, expansion, encodings of sentences and what is projected of them, a tree). Over another memory,
+  and in decoding, rows that are to come may want it.
+
+Always computed are norms and control networks, the choice of sentences, and the backward expansion. `Use` counts by row
+what is by row, scores too, and a shared part by the gates of its keys or, without any, wherever a row of the example is
+on; so it may say less than was computed.
+"""
 
 import math
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,6 +24,7 @@ from flax import linen as nn
 from flax import struct
 
 from flaxnmt.gates.control import ControlNetwork, control_flops, hard_gate, soft_gate
+from flaxnmt.layers.active import if_any
 from flaxnmt.layers.block import layer_norm
 from flaxnmt.layers.context import Context, Use
 from flaxnmt.layers.dropout import Dropout, hash_normal
@@ -23,12 +40,14 @@ class GatedKeys:
       shared: as `SubLayer.keys` gives it, a tuple over the sub-layers.
       gate: of each row of the memory, [*A, L, m]; None where no sub-layer gates its keys.
       rows: rows of the memory that are not padding, for each example; None where nobody counts its work.
+      sentences: of each document, those of the memory that have such rows; None where an example is one sentence.
       on: their gates, added up.
     """
 
     shared: tuple[Any, ...]
     gate: Float[Array, "*A L m"] | None = None
     rows: Float[Array, " B"] | None = None
+    sentences: Float[Array, " B"] | None = None
     on: Float[Array, "B m"] | None = None
 
 
@@ -39,9 +58,23 @@ def count(mask: Bool[Array, "*B Q"] | None, rows: Float[Array, "*B Q D"]) -> Flo
     return mask.reshape(rows.shape[0], -1).sum(-1, dtype=jnp.float32)
 
 
+def count_sentences(
+    mask: Bool[Array, "*B Q"] | None, rows: Float[Array, "*B Q D"]
+) -> Float[Array, " B"] | None:
+    """Sentences of each document [B, N, Q, D] that have rows which are not padding; None of what is no document."""
+    if rows.ndim != 4:
+        return None
+    return count(None if mask is None else mask.any(-1), rows[:, :, 0])
+
+
 def total(gate: Float[Array, "*B Q m"]) -> Float[Array, "B m"]:
     """Sums of the gates of each example over its rows."""
     return gate.reshape(gate.shape[0], -1, gate.shape[-1]).sum(1)
+
+
+def largest(gate: Float[Array, "*B Q m"]) -> Float[Array, "B m"]:
+    """The largest gates of each example over its rows."""
+    return gate.reshape(gate.shape[0], -1, gate.shape[-1]).max(1)
 
 
 class GatedBlock(nn.Module):
@@ -49,8 +82,9 @@ class GatedBlock(nn.Module):
 
     One attention (m = 1) or the m parts of a feed-forward network. A sub-layer that `gates_keys` has a second
     gate on the keys and values of each row of its memory, which other rows then see as zeros. Where `Context` is
-    deterministic gates are decisions, and with its `skip` what they decide against is not computed; in training
-    they are soft and, with a `gate_noise`, noisy, by the rng stream `dropout`. It stands wherever a `Block` stands.
+    deterministic gates are decisions, and with its `skip` what they decide against is left out where it can be (see the
+    module); in training they are soft and, with a `gate_noise`, noisy, by the rng stream `dropout`. It stands wherever a
+    `Block` stands.
 
     As a module by itself, `GatedBlock(512, tuple(FeedForward(512, 512) for _ in range(4)), hidden=64)(x,
     Context(query_mask=mask))` is (output, `Use`).
@@ -102,26 +136,40 @@ class GatedBlock(nn.Module):
     def _skips(self, sublayer: SubLayer, context: Context) -> bool:
         return context.skip and context.deterministic and sublayer.rowwise
 
-    def _memory_keys(self, x, memories, mask, context: Context) -> GatedKeys:
-        """Shared parts of the sub-layers over a memory each; `x` is what the control network reads."""
+    def _shared(self, sublayer: SubLayer, memory, context: Context, wanted: Bool[Array, "*B Q"] | None):
+        """`SubLayer.keys`; zeros, at no cost, if it is not wanted by any row."""
+        if wanted is None or type(sublayer).keys is SubLayer.keys or self.is_initializing():
+            return sublayer.keys(memory, context)
+        # Scopes belong to the trace outside: inside of a condition the sub-layer is a module by itself.
+        module, variables = sublayer.unbind()
+        return if_any(wanted, partial(module.apply, variables, method="keys"), memory, context)
+
+    def _memory_keys(self, x, memories, mask, context: Context, rows=None) -> GatedKeys:
+        """Shared parts of the sub-layers over a memory each; `x` is what the control network reads.
+
+        `rows` [*B, Q, m] are the gates of all rows that will ever look at it, where they are known.
+        """
         gate = self._gate(self.key_control, x, mask, context) if self.gates_keys else None
         shared = []
         for j, (sublayer, memory) in enumerate(zip(self.sublayers, memories, strict=True)):
-            if not sublayer.gates_keys:
-                shared.append(sublayer.keys(memory, context))
-            elif self._skips(sublayer, context):
-                shared.append(sublayer.keys(memory, context.replace(active=gate[..., j] > 0)))
-            else:
-                shared.append(sublayer.keys(memory, context.replace(key_gate=gate[..., j])))
-        return GatedKeys(tuple(shared), gate, count(mask, x), None if gate is None else total(gate))
+            here = context
+            if sublayer.gates_keys and self._skips(sublayer, context):
+                here = context.replace(active=gate[..., j] > 0)
+            elif sublayer.gates_keys:
+                here = context.replace(key_gate=gate[..., j])
+            wanted = None if rows is None or not context.skip else rows[..., j] > 0
+            shared.append(self._shared(sublayer, memory, here, wanted))
+        on = None if gate is None else total(gate)
+        return GatedKeys(tuple(shared), gate, count(mask, x), count_sentences(mask, x), on)
 
     def keys(self, memory: Float[Array, "*A L D"], context: Context) -> GatedKeys:
         """As `Block.keys`: over a memory that does not change while decoding."""
         return self._memory_keys(memory, [memory] * len(self.sublayers), context.key_mask, context)
 
-    def _rows(self, x, inputs, shared: tuple[Any, ...], context: Context):
-        """The gated sum, its gates [*B, Q, m], and what the sub-layers captured."""
-        gate = self._gate(self.control, x, context.query_mask, context)
+    def _rows(self, x, inputs, shared: tuple[Any, ...], context: Context, gate=None):
+        """The gated sum, its gates [*B, Q, m], which may be known, and what the sub-layers captured."""
+        if gate is None:
+            gate = self._gate(self.control, x, context.query_mask, context)
         y, captured = jnp.zeros((), self.dtype), []
         for j, (sublayer, h) in enumerate(zip(self.sublayers, inputs, strict=True)):
             here = context.replace(active=gate[..., j] > 0) if self._skips(sublayer, context) else context
@@ -133,10 +181,14 @@ class GatedBlock(nn.Module):
     def __call__(self, x: Float[Array, "*B Q D"], context: Context, shared: GatedKeys | None = None):
         """([*B, Q, D], `Use` or, over keys that nobody counts, None); without `shared` the rows are their own memory."""
         inputs = [norm(x) for norm in self.input_norms]
+        gate = None
         if shared is None:
+            if context.deterministic:
+                # In training noise is drawn for the gates of keys first, as it was for all runs so far.
+                gate = self._gate(self.control, x, context.query_mask, context)
             mask = context.query_mask if context.key_mask is None else context.key_mask
-            shared = self._memory_keys(x, inputs, mask, context)
-        y, gate, captured = self._rows(x, inputs, shared.shared, context)
+            shared = self._memory_keys(x, inputs, mask, context, gate)
+        y, gate, captured = self._rows(x, inputs, shared.shared, context, gate)
         return x + y, None if shared.rows is None else self._use(x, gate, shared, context, captured)
 
     def extend(self, x: Float[Array, "*B Q D"], cache: Any, context: Context, write):
@@ -149,20 +201,17 @@ class GatedBlock(nn.Module):
 
     def _use(self, x, gate, shared: GatedKeys, context: Context, captured) -> Use:
         """FLOPs of each example: what its gates let through, and all there is."""
-        # Of a document [B, N, ...] the work is that of all its sentences.
-        sentences = x.shape[1] if x.ndim == 4 else 1
+        # Of a document the work is that of all its sentences.
+        sentences = 1 if shared.sentences is None else shared.sentences
         queries, keys = count(context.query_mask, x), shared.rows
-        rows_on = total(gate)
+        rows_on, most_on = total(gate), largest(gate)
         used = queries * self.control_flops() + (keys * self.control_flops() if self.gates_keys else 0)
         full = jnp.zeros_like(used)
         for j, sublayer in enumerate(self.sublayers):
             of_keys, of_rows = sublayer.flops(self.d_model, queries, keys, sentences)
-            # A shared part without a gate of its own is needed as soon as a row is on.
-            by_keys = (
-                shared.on[:, j] / jnp.maximum(keys, 1)
-                if sublayer.gates_keys
-                else jnp.minimum(rows_on[:, j], 1)
-            )
+            # A shared part without a gate of its own is needed as soon as a row is on. Of soft gates the largest says how
+            # much, since a sum of them, cut at 1, has no gradient that would close it.
+            by_keys = shared.on[:, j] / jnp.maximum(keys, 1) if sublayer.gates_keys else most_on[:, j]
             full += of_keys + of_rows
             used += of_keys * by_keys + of_rows * rows_on[:, j] / jnp.maximum(queries, 1)
         if not context.capture:

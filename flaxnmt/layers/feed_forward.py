@@ -59,5 +59,5 @@ class FeedForward(SubLayer):
 
         return on_active(network, x, context.active), None
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         return 0, 4 * queries * d_model * self.hidden

@@ -2,10 +2,18 @@
 
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxnmt.layers.context import Context
 from flaxnmt.typing import Array, Count, Float
+
+
+def words_each(keys: Count, sentences: Count) -> Count:
+    """Words of each of these sentences, which have as many; their mean where both are counted of a batch."""
+    if isinstance(sentences, int):
+        return keys // sentences
+    return keys / jnp.maximum(sentences, 1)
 
 
 class SubLayer(nn.Module):
@@ -34,9 +42,10 @@ class SubLayer(nn.Module):
     def __call__(self, x: Float[Array, "*B Q D"], memory: Float[Array, "*A L D"], context: Context):
         return self.rows(x, self.keys(memory, context), context)[0]
 
-    def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> tuple[Count, Count]:
+    def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         """Multiply-adds counted as 2 of (shared part, per-row part) for one example, forward pass.
 
-        Of a document queries and keys are those of all its sentences, which have as many each.
+        Of a document queries and keys are those of all its sentences, which have as many each. Counts of a batch are
+        arrays [B], of what is not padding: there `sentences` are those that have words, whatever the shape.
         """
         raise TypeError(f"{type(self).__name__} does not define flops")

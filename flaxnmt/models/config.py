@@ -101,7 +101,8 @@ class DocumentConfig:
     levels: tuple[Level, ...] = ("word", "sentence", "paragraph")
     """Structural levels of the source whose positions are encoded, summed."""
     count: Literal["sequence", "unit"] = "sequence"
-    """Positions count from the beginning of the document (the paper's 135th word of the text) or of the unit."""
+    """Positions count from the beginning of the document (the paper's 135th word of the text) or of the unit. A document
+    of more sentences than --data.max-sentences is cut, and each part counts from its own beginning."""
     roll_levels: bool = False
     """Sinusoids of each level have their features rolled, so that no two places of a document look alike."""
     sentence_ends: bool = True
@@ -134,9 +135,10 @@ class ModelConfig:
     positions: Literal["sinusoidal", "learned", "none", "shaw", "transformer_xl", "rotary"] = "sinusoidal"
     """Encodings added to embeddings (sinusoidal, learned), or distances of words in self-attention: `shaw` (Shaw et al.
     2018), `transformer_xl` (Dai et al. 2019), `rotary` (Su et al. 2021). These count the words of a document from its
-    beginning, and know of no other level."""
+    beginning, or from that of each part into which it is cut, and know of no other level."""
     max_positions: int = 512
-    """Rows of learned position tables."""
+    """Rows of learned position tables: all that batches may reach, in a document counted over the sequence max_sentences
+    times max_length of the data."""
     relative_clip: int = 16
     """Distance from which on words are equally far (shaw)."""
     relative_values: bool = True

@@ -198,3 +198,13 @@ def test_help_of_training_lists_configurations_and_fields(capsys, monkeypatch):
     steps = f"(default: {load('discourse_demo').training.max_steps})"
     for words in ("--max-minutes FLOAT", "--model.encoder.attention.heads INT", steps, "{pre,post}"):
         assert words in options
+
+
+def test_help_says_that_positions_count_from_a_cut(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        train.main(["discourse_document", "--help"])
+    # Without the frame around it.
+    said = " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
+    assert "135th word" in said
+    assert "of more sentences than --data.max-sentences is cut, and each part counts from its own" in said

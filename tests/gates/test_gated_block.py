@@ -1,5 +1,7 @@
 """Gated blocks against float64, and what is not computed against what is multiplied by 0."""
 
+from typing import ClassVar
+
 import gates_reference as slow
 import jax
 import jax.numpy as jnp
@@ -7,11 +9,19 @@ import numpy as np
 import pytest
 import reference
 
+from flaxnmt.attention.conditional import ConditionalAttention
+from flaxnmt.attention.context import ContextAttention, ContextHeads
+from flaxnmt.attention.hierarchical import HierarchicalAttention
 from flaxnmt.attention.multihead import MultiHeadAttention
+from flaxnmt.attention.source2token import MeanPooling, MultiDimensionalSource2Token, Source2Token
+from flaxnmt.encoders.fnet import FourierMixing
+from flaxnmt.encoders.lstm import LSTM
+from flaxnmt.encoders.static_expansion import StaticExpansion
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.gates.control import control_flops
 from flaxnmt.layers.context import Context
 from flaxnmt.layers.feed_forward import FeedForward
+from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.sharding import unbox
 
 B, Q, D, H, F, HIDDEN = 2, 5, 6, 2, 8, 3
@@ -159,6 +169,131 @@ def test_work_is_counted_over_real_rows_alone():
     lengths = MASK.sum(1)
     # Keys and values; queries, scores, weighted values and output (multiply-adds as 2).
     np.testing.assert_allclose(use.full, 4 * lengths * D**2 + 4 * lengths * D * (D + lengths), rtol=1e-6)
+
+
+N, M, T = 3, 4, 1
+OF_DOCUMENTS = {
+    "sentence": lambda: MultiHeadAttention(D, H),
+    "context": lambda: ContextAttention(D, H, sentence_encoder=Source2Token(D)),
+    "heads": lambda: ContextHeads(D, H, context=ContextAttention(D, H, sentence_encoder=MeanPooling(D))),
+    "conditional": lambda: ConditionalAttention(D, H, t=T, sentence_encoder=MultiDimensionalSource2Token(D)),
+    "hierarchical": lambda: HierarchicalAttention(
+        D, H, t=T, sentence_encoder=Source2Token(D), merge=Source2Token(D), always_keep_own=True
+    ),
+    "fourier": lambda: FourierMixing(),
+    "expansion": lambda: StaticExpansion(D, 4),
+}
+
+
+@pytest.mark.parametrize("kind", OF_DOCUMENTS)
+def test_the_work_of_documents_is_that_of_their_words_and_sentences(kind):
+    """Counted of a batch it is what `flops` says of whole sentences, and padding does not add to it."""
+    module = make(OF_DOCUMENTS[kind]())
+    mask = np.zeros((2, 4 * N, M + 2), bool)
+    mask[0, : 2 * N, :M] = mask[1, :N, :M] = True
+    shapes = []
+    for sentences, words in ((2 * N, M), mask.shape[1:]):
+        seen = jnp.asarray(mask[:, :sentences, :words])
+        context = Context(query_mask=seen, key_mask=seen, deterministic=False)
+        x = jnp.ones((*seen.shape, D))
+
+        def use(x, context=context):
+            return module.init_with_output(jax.random.key(0), x, context)[0][1]
+
+        # The work follows from masks and gates alone, and gates are a half at the beginning.
+        shapes.append(jax.jit(use)(x))
+    one, other = shapes
+    np.testing.assert_allclose((one.used, one.full), (other.used, other.full), rtol=1e-6)
+    expected = [sum(OF_DOCUMENTS[kind]().flops(D, count * M, count * M, count)) for count in (2 * N, N)]
+    np.testing.assert_allclose(one.full, expected, rtol=1e-6)
+
+
+class Watched(SubLayer):
+    """All rows share their mean, and say when it is computed."""
+
+    computed: ClassVar[list[bool]] = []
+
+    def keys(self, memory, context):
+        jax.debug.callback(lambda: self.computed.append(True))
+        return memory.mean(-2, keepdims=True)
+
+    def rows(self, x, shared, context):
+        return x + shared, None
+
+    def flops(self, d_model, queries, keys, sentences=1):
+        return 1000 * keys, 0
+
+
+def test_what_rows_share_is_computed_where_one_of_them_is_on():
+    module = make(Watched())
+    params = random_params(module)
+
+    step = jax.jit(
+        lambda params, skip, apart: run(
+            module, params, float32(X), HARD.replace(skip=skip), float32(X) if apart else None
+        ),
+        static_argnums=(1, 2),
+    )
+
+    def computed(bias, *options):
+        Watched.computed.clear()
+        y, use = step(float32(set_gates(params, bias)), *options)
+        jax.effects_barrier()
+        controls = MASK.sum(1) * control_flops(D, HIDDEN, 1)
+        np.testing.assert_allclose(use.used - controls, (bias >= 0) * 1000 * MASK.sum(1), rtol=1e-6)
+        np.testing.assert_array_equal(
+            y == float32(X), np.broadcast_to((bias < 0) | ~MASK[..., None], y.shape)
+        )
+        return len(Watched.computed)
+
+    assert computed(-1.0, True, False) == 0
+    assert computed(1.0, True, False) == computed(-1.0, False, False) == 1
+    # Of a memory that other rows may want.
+    assert computed(-1.0, True, True) == 1
+
+
+@pytest.mark.parametrize("kind", ["heads", "hierarchical", "lstm", "expansion"])
+def test_closed_sublayers_that_share_something_are_the_identity(kind):
+    module = make(LSTM(D) if kind == "lstm" else OF_DOCUMENTS[kind]())
+    seen = jnp.asarray(np.stack([MASK[:, :4], MASK[:, 1:]]))
+    context = Context(query_mask=seen, key_mask=seen)
+    x = float32(np.random.default_rng(3).normal(size=(*seen.shape, D)))
+    shapes = unbox(jax.eval_shape(module.init, jax.random.key(0), x, context)["params"])
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
+
+    def apply(params, skip):
+        y, use = module.apply({"params": params}, x, context.replace(skip=skip))
+        return y * seen[..., None], use.used
+
+    step = jax.jit(apply, static_argnums=1)
+    np.testing.assert_array_equal(step(float32(set_gates(params, -1.0)), True)[0], x * seen[..., None])
+    for one, other in zip(*(step(float32(params), skip) for skip in (True, False)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_the_budget_loss_reaches_what_rows_share_however_many_are_open():
+    module = make(FourierMixing())
+    params = float32(random_params(module))
+    # Gates a little above a half, different ones.
+    params["control"] |= {"w_out": params["control"]["w_out"] / 10, "b_out": jnp.asarray([0.5])}
+
+    def work(params, context=SOFT):
+        use = run(module, params, float32(X), context.replace(capture=True))[1]
+        return use.used.sum(), use
+
+    (_, use), gradient = jax.jit(jax.value_and_grad(work, has_aux=True))(params)
+    gates = np.where(MASK, use.gates["rows"][..., 0], 0)
+    assert (gates.sum(1) > 1).all() and (gates.max(1) < 1).all()
+    controls = MASK.sum(1) * control_flops(D, HIDDEN, 1)
+    np.testing.assert_allclose(use.used, use.full * gates.max(1) + controls, rtol=1e-5)
+    largest = gates.max(1)
+    np.testing.assert_allclose(
+        gradient["control"]["b_out"], [(use.full * largest * (1 - largest)).sum()], rtol=1e-4
+    )
+    _, use = work(params, HARD)
+    any_on = (np.asarray(use.gates["rows"])[..., 0] * MASK).any(1)
+    np.testing.assert_allclose(use.used, use.full * any_on + controls, rtol=1e-6)
 
 
 def test_noise_is_drawn_in_training_only_and_scaled():

@@ -12,7 +12,8 @@ from small_models import CONFIG, VOCAB, float32, random_ids, random_params, smal
 from flaxnmt.checks import check_model
 from flaxnmt.config import BudgetLossConfig, Config
 from flaxnmt.errors import ConfigError
-from flaxnmt.models.config import BudgetConfig, DocumentConfig
+from flaxnmt.gates.budget import budget_loss
+from flaxnmt.models.config import BudgetConfig, DecoderOnlyConfig, DocumentConfig, EncoderOnlyConfig
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.models.seq2seq import BOS, Seq2Seq
 from flaxnmt.training.objective import translation_objective
@@ -77,6 +78,27 @@ def test_padding_neither_counts_nor_changes_anything(made):
     np.testing.assert_allclose(longer[:, : TARGET.shape[1]] * real, short * real, rtol=1e-5, atol=1e-5)
     for one, other in zip((encoder, decoder), use):
         np.testing.assert_allclose((one.used, one.full), (other.used, other.full), rtol=1e-6)
+
+
+def test_padding_of_documents_does_not_count_either():
+    """Twice as many sentences would take the form of attention that pays for many, and have a deeper tree."""
+    document = DocumentConfig(layers=("hierarchical",), t=1, decoder_context=True)
+    model = Seq2Seq(dataclasses.replace(SMALL, document=document, budget=BOTH), VOCAB, VOCAB)
+    source = jnp.asarray(np.stack([random_ids([4, 3, 2], 4, 5), random_ids([3, 4, 0], 4, 6)]))
+    target = jnp.asarray(np.stack([random_ids([3, 2, 3], 3, 7), random_ids([2, 3, 0], 3, 8)]))
+    variables, budget = {"params": float32(random_params(model))}, jnp.asarray([1, 3])
+    works = []
+    for more in (0, 4):
+        ids = [jnp.pad(side, ((0, 0), (0, more), (0, more and 2))) for side in (source, target)]
+        _, *stacks = logits(model, variables, *ids, budget)
+        works.append([(stack.used, stack.full) for stack in stacks])
+    np.testing.assert_allclose(*works, rtol=1e-6)
+    fraction = jnp.asarray(model.config.budgets)
+    losses = [
+        [budget_loss(*work, fraction[:, part], budget) for part, work in enumerate(stacks)]
+        for stacks in works
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 def test_a_gate_reads_its_own_token_so_that_nothing_comes_from_the_future(made):
@@ -203,3 +225,17 @@ def test_what_does_not_go_together_is_refused():
         check_model(keys)
     with pytest.raises(ConfigError, match="noise on gates grows without an end"):
         translation_objective(small_model(budget=BOTH), 0.1)
+
+
+@pytest.mark.parametrize(
+    "kind, part, other",
+    [(DecoderOnlyConfig, "encoder", "decoder"), (EncoderOnlyConfig, "decoder", "encoder")],
+)
+@pytest.mark.parametrize("both", [False, True])
+def test_budgets_of_a_stack_that_is_not_there_are_refused(kind, part, other, both):
+    levels = {part: LEVELS} | ({other: LEVELS} if both else {})
+    config = Config(model=kind(budget=BudgetConfig(**levels)))
+    with pytest.raises(
+        ConfigError, match=f"--model.budget.{part} 1 0.5: the model has no {part}; leave it out"
+    ):
+        check_model(config)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import pytest
 from small_models import parameter_shapes, small_model
 
+from experiments import configs
 from flaxnmt.checks import check_model
-from flaxnmt.config import Config
+from flaxnmt.config import Config, DataConfig
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import (
     PRESETS,
@@ -190,3 +191,39 @@ def test_positions_and_weights_that_do_not_fit_are_refused_in_one_line(changes, 
     with pytest.raises(ConfigError, match=said) as refused:
         check_model(Config(model=dataclasses.replace(PRESETS["tiny"], **changes)))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "levels, count, fewest, said",
+    [
+        (
+            "word sentence",
+            "sequence",
+            40,
+            "--data.max-sentences 5 times --data.max-length 8, 40 words, is more than",
+        ),
+        ("word sentence", "unit", 8, "--data.max-length 8 is more than the 7 learned positions"),
+        # Of the target they are counted all the same.
+        ("paragraph", "sequence", 8, "--data.max-length 8 is more than the 7 learned positions"),
+        ("sentence", "unit", 12, "--data.max-sentences 12 is more than the 11 learned positions"),
+    ],
+)
+def test_learned_positions_that_documents_would_share_are_refused(levels, count, fewest, said):
+    sentences = 12 if fewest == 12 else 5
+    document = DocumentConfig(("conditional",), levels=tuple(levels.split()), count=count)
+    data = DataConfig(max_sentences=sentences, max_length=8)
+
+    def check(positions):
+        model = dataclasses.replace(
+            PRESETS["tiny"], positions="learned", document=document, max_positions=positions
+        )
+        check_model(Config(model=model, data=data))
+
+    check(fewest)
+    with pytest.raises(ConfigError, match=said):
+        check(fewest - 1)
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_a_configuration_that_is_shipped_is_not_refused(name):
+    check_model(configs.load(name))

@@ -30,9 +30,9 @@ def outputs(notebook, kind):
 
 
 @pytest.mark.slow
-def test_accuracies_and_selections_are_drawn(executed):
+def test_accuracies_selections_and_the_path_are_drawn(executed):
     figures = [imread(BytesIO(b64decode(png))) for png in outputs(executed, "image/png")]
-    assert len(figures) == 2
+    assert len(figures) == 3
     for figure in figures:
         # Axes and text alone are shades of grey.
         assert (np.ptp(figure[..., :3], axis=-1) > 0.2).mean() > 0.005
