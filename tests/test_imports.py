@@ -3,6 +3,7 @@ import sys
 from functools import cache
 
 import pytest
+from cases import slow_but
 
 HEAVY = (
     "array_record",
@@ -41,7 +42,8 @@ def test_import_loads_nothing_heavier_than_flax_and_optax():
 
 
 @pytest.mark.parametrize(
-    "module", ["attention.multihead", "models.seq2seq", "decoding.beam", "training.loss"]
+    "module",
+    slow_but(["models.seq2seq"], ["attention.multihead", "models.seq2seq", "decoding.beam", "training.loss"]),
 )
 def test_modules_load_no_data_or_evaluation_library(module):
     extra = loaded_by(f"import flaxnmt.{module}") - loaded_by(CORE)

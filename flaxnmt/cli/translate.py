@@ -16,8 +16,9 @@ BATCHES_A_BLOCK = 16
 class Translate:
     """Translates line by line: one line out for every line in, a blank line for a blank one.
 
-    To a model of documents a blank line is where a document ends. Of documents as JSON lines a line is written for
-    every sentence, and a blank one between two documents."""
+    To a model of documents a blank line is where a document ends.
+
+    Of documents as JSON lines a line is written for every sentence, and a blank one between them."""
 
     run: str
     """Run directory, or the address of one, such as gs://bucket/directory."""

@@ -16,6 +16,9 @@ from flaxnmt.typing import Array, Bool, Float, PyTree
 
 PARTS = 16
 
+FEWEST = 8
+"""Rows of the smallest part: fewer save microseconds, and each size is another program to compile."""
+
 
 def on_active(
     function: Callable[[Float[Array, "*R D"]], PyTree],
@@ -25,17 +28,17 @@ def on_active(
     """function(x) where a row is active, and zeros elsewhere; without `active` function(x) as it is.
 
     The function must take each row by itself: [..., R, D] to arrays [..., R, *rest]. It is computed for as many
-    rows as are active, rounded up to a sixteenth of all, and not at all where there are none. It rests on
-    `lax.cond`, which under `vmap` computes everything. Where the compiler divides rows over several devices, and those
-    of one cannot be counted without asking the others, all are computed; inside `flaxnmt.each_device.each_alone` every
-    device counts its own.
+    rows as are active, rounded up to a sixteenth of all, at least to 8, and not at all where there are none. It rests on
+    `lax.switch`, which under `vmap` runs all programs: leave `active` out there. Where the compiler divides rows over
+    several devices, and those of one cannot be counted without asking the others, all are computed; inside
+    `flaxnmt.each_device.each_alone` every device counts its own.
     """
     if active is None:
         return function(x)
     if is_divided():
         return jax.tree.map(lambda y: _where(active, y), function(x))
     rows, flags = x.reshape(-1, x.shape[-1]), active.reshape(-1)
-    unit = -(-flags.size // PARTS)
+    unit = max(-(-flags.size // PARTS), FEWEST)
     sizes = [*range(0, flags.size, unit), flags.size]
     rank = jnp.cumsum(flags) - 1
     # Where nothing is active any row serves, since nobody reads what becomes of it.

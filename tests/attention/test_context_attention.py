@@ -207,6 +207,7 @@ def test_as_a_block_of_an_encoder_layer_its_gradients_are_finite(inputs):
     assert len(leaves) == 4 + 4 + 2 + 1 and all(np.isfinite(leaf).all() and leaf.any() for leaf in leaves)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "encoder", [Source2Token(D), MultiDimensionalSource2Token(D)], ids=["single", "multi"]
 )

@@ -299,6 +299,7 @@ def test_gradients_are_finite_with_every_padding_pattern(merge):
     assert np.asarray(d_query)[1:].any((1, 2, 3)).all()
 
 
+@pytest.mark.slow
 def test_the_own_sentence_is_kept_with_its_path():
     mask = np.arange(21) < np.array([[21], [13]])
     masks, keys = node_masks(mask), integer_keys(mask)
@@ -344,6 +345,7 @@ def counted_flops(function, *arguments):
     return jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"]
 
 
+@pytest.mark.slow
 def test_operations_of_the_compiled_search_grow_with_the_logarithm_of_the_sentences():
     words, t, size = 16, 4, 64
     sizes = [64, 256, 1024, 4096]

@@ -330,6 +330,7 @@ def test_source_lines_come_as_they_are_typed():
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(write):
     source, target = write("a.en", "some words here\n" * 400_000), write("a.de", "hier einige\n" * 400_000)
     tracemalloc.start()

@@ -104,6 +104,7 @@ def test_a_word_that_cannot_be_cut_is_unknown_as_a_whole(trained):
     assert trained.encode(["☃ x☃x"])[0] == [UNK, UNK]
 
 
+@pytest.mark.slow
 def test_training_depends_on_nothing_but_its_text():
     draw = random.Random(1)
     words = ["".join(draw.choices("abcdefghij", k=draw.randint(2, 8))) for _ in range(400)]

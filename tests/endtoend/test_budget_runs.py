@@ -64,6 +64,7 @@ def test_every_budget_translates_every_line_and_says_what_it_used(run, tmp_path,
     assert kept.read_text(encoding="utf-8") == output.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_score_of_a_hypothesis_is_its_score_in_the_search_of_its_budget(run):
     lines = LINES[1:]
     for budget in (None, 0.5):

@@ -98,6 +98,7 @@ def test_n_best_lists_and_forced_prefixes(trained, lines, tmp_path):
     assert len(rows[2 * 13][1].split()) > 40
 
 
+@pytest.mark.slow
 def test_samples_depend_on_the_seed_and_not_on_batches(trained, opened, lines, tmp_path):
     hot = dict(temperature=3.0, top_k=8)
 

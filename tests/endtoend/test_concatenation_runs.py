@@ -23,7 +23,7 @@ LINES = ["The dog sleeps.", "It is old.", "", "", *["The cook reads."] * 3, ""]
     scope="module",
     params=[
         pytest.param((), marks=pytest.mark.slow, id="2-to-1"),
-        pytest.param(("--data.previous-target",), id="2-to-2"),
+        pytest.param(("--data.previous-target",), marks=pytest.mark.slow, id="2-to-2"),
     ],
 )
 def directory(request, tmp_path_factory):

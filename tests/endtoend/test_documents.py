@@ -94,6 +94,7 @@ def test_a_line_knows_its_document(opened_documents):
     assert abs(scores[0][2].log_prob - scores[1][2].log_prob) > 1e-4
 
 
+@pytest.mark.slow
 def test_paragraphs_are_another_document_than_documents(trained_documents, opened_documents, tmp_path):
     lines = [*TEXTS[0], "", *TEXTS[0], "", "", *TEXTS[2]]
     whole = [document(TEXTS[0], TEXTS[0]), document(TEXTS[2])]

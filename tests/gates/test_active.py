@@ -62,7 +62,7 @@ def test_if_any_is_the_function_or_zeros():
 
 
 def test_the_work_of_few_rows_is_that_of_few():
-    """Of 32 rows one piece of two is computed for a single active row: counted in the compiled branches that run."""
+    """Of 256 rows sixteen are computed for a single active row: counted in the compiled branches that run."""
     seen = []
 
     def sized(x):
@@ -70,8 +70,9 @@ def test_the_work_of_few_rows_is_that_of_few():
         return x
 
     step = jax.jit(lambda x, active: on_active(sized, x, active))
-    for count in (1, 2, 3, 16, 31, 32):
-        seen.clear()
-        jax.block_until_ready(step(jnp.ones((32, 2)), jnp.arange(32) < count))
-        jax.effects_barrier()
-        assert sum(seen) == -(-count // 2) * 2, (count, seen)
+    for rows, unit in ((256, 16), (256 + 2, 17), (32, 8)):
+        for count in (0, 1, unit, unit + 1, rows // 2, rows - 1, rows):
+            seen.clear()
+            jax.block_until_ready(step(jnp.ones((rows, 2)), jnp.arange(rows) < count))
+            jax.effects_barrier()
+            assert seen == ([min(-(-count // unit) * unit, rows)] if count else []), (rows, count, seen)

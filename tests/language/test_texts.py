@@ -174,6 +174,7 @@ def test_maps_of_an_encoder_and_of_a_decoder_of_texts(made):
     assert masked == [CLS, "▁The", MASK, ".", "</s>"]
 
 
+@pytest.mark.slow
 def test_the_map_of_a_translating_decoder_is_over_source_delimiter_and_target(made):
     run = made["prefix"]
     found = run.attention("The dog sees", "the cat.")

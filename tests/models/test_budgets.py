@@ -42,6 +42,7 @@ def logits(model, variables, source, target, budget=BUDGET, skip=False):
     return model.apply(variables, source, target, method=run)
 
 
+@pytest.mark.slow
 def test_what_is_not_computed_is_what_is_multiplied_by_zero(made):
     masked, encoder, decoder = logits(*made, SOURCE, TARGET)
     skipped, *use = logits(*made, SOURCE, TARGET, skip=True)
@@ -80,6 +81,7 @@ def test_padding_neither_counts_nor_changes_anything(made):
         np.testing.assert_allclose((one.used, one.full), (other.used, other.full), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_padding_of_documents_does_not_count_either():
     """Twice as many sentences would take the form of attention that pays for many, and have a deeper tree."""
     document = DocumentConfig(layers=("hierarchical",), t=1, decoder_context=True)
@@ -113,6 +115,7 @@ def test_a_gate_reads_its_own_token_so_that_nothing_comes_from_the_future(made):
     assert np.abs(after[:, 3:] - before[:, 3:]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_another_budget_is_another_translation_and_none_is_the_full_one(made):
     model, variables = made
     full, _, _ = logits(model, variables, SOURCE, TARGET, jnp.zeros(3, jnp.int32))

@@ -75,6 +75,7 @@ def test_room_that_is_not_used_changes_nothing(positions):
     np.testing.assert_allclose(stepped_logits(model, params, room=11), full_logits(model, params), atol=5e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_caches_are_half_as_large_and_close():
     model = small_model(compute_dtype="bfloat16")
     params = {"params": float32(random_params(model))}

@@ -163,6 +163,7 @@ def tiny(rows_multiple: int = 8, accumulate: int = 1, **changes):
     return config.replace(data=data, training=dataclasses.replace(config.training, accumulate=accumulate))
 
 
+@pytest.mark.slow
 def test_an_update_of_several_batches_is_the_programs_that_training_calls():
     mesh, shape = make_mesh(2, 4), ((8, 16), (8, 16))
     (whole,) = train_step(tiny(), mesh, shape).calls

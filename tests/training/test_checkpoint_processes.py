@@ -204,6 +204,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_two_hosts_fall_back_together_and_stop_at_the_same_step(tmp_path):
     port = free_port()
     hosts = [start(TWO_HOSTS, tmp_path, port, index) for index in range(2)]

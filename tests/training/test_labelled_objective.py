@@ -181,6 +181,7 @@ def gated():
     return model, float32(random_params(model)), batch
 
 
+@pytest.mark.slow
 def test_the_budget_loss_weighs_as_much_as_the_rows(gated):
     model, params, batch = gated
 

@@ -139,6 +139,7 @@ def test_a_batch_of_empty_rows_changes_nothing(single):
     assert (metrics["tokens"], metrics["loss"], metrics["bad_steps"]) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_every_batch_draws_from_its_own_number_however_updates_are_split():
     params = PARAMS | {"noise": jnp.float32(2.0)}
     (single, start), (double, _) = (

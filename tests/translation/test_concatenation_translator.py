@@ -74,6 +74,7 @@ def test_sentences_that_are_wanted_are_translated_as_all_are(translator, wanted)
     assert found == [[texts[i] for i in indices] for texts, indices in zip(whole, wanted, strict=True)]
 
 
+@pytest.mark.slow
 def test_a_model_of_lines_translates_the_wanted_lines(plain):
     whole = plain.translate_documents(documents(TEXTS))
     assert plain.translate_documents(documents(TEXTS), wanted=((2,), (0,), ())) == [

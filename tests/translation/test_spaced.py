@@ -62,6 +62,13 @@ def translated(tmp_path, name, *options, rows=ROWS, code=0) -> list[str]:
 
 
 def test_documents_are_translated_with_their_paragraphs(tmp_path, monkeypatch):
+    translator = made(DocumentTranslator, monkeypatch, document=DocumentConfig(("document",)))
+    found = translator.translate_documents(documents(), max_length=6, batch_size=8)
+    assert translated(tmp_path, "in.jsonl") == [*found[0], "", *found[1], "", *found[2]]
+
+
+@pytest.mark.slow
+def test_each_option_knows_which_lines_are_sentences(tmp_path, monkeypatch):
     translator = made(
         DocumentTranslator,
         monkeypatch,

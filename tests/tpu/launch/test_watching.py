@@ -308,6 +308,7 @@ def test_a_lasting_failure_of_gcloud_is_waited_out_for_an_hour(watched):
     assert sum(slept) >= 3600 and slept[:6] == [60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
 
 
+@pytest.mark.slow
 def test_spot_machines_are_asked_for_until_there_are_any(watched, cloud):
     code, lines, slept = watched(
         state("SUSPENDED"), state("ACTIVE", ended(0)), fail={"create": [*["capacity"] * 15, ""]}
