@@ -35,7 +35,7 @@ PLANS = {
     "Transformer base, scanned, FSDP": (
         f"transformer_base --slice v5e-16 {BF16} --model.scan --mesh.data 1 --mesh.fsdp 16"
     ),
-    "BERT base": "bert_base --slice v3-128 --model.scan --model.remat",
+    "BERT base": "bert_base --slice v5e-16 --model.scan --model.remat",
     "BERT large": "bert_large --slice v3-128 --model.scan --model.remat",
     "budgets, BERT large": "cct_bert_large --slice v3-128 --model.scan --model.remat",
     "quintuple encoder": (
