@@ -13,10 +13,15 @@ class Contrast:
     """Contrastive accuracy: how often the right one of several translations of a sentence has the highest score,
     by phenomenon and by the distance of what decides."""
 
-    run: str
-    """Run directory, or the address of one, such as gs://bucket/directory."""
     set: str
     """A file of the test set, or discourse[:SPLIT[:SETS]], the closed sets of the embedded corpus."""
+    run: str | None = None
+    """Run directory, or the address of one, such as gs://bucket/directory."""
+    scores: Path | None = None
+    """In place of --run, scores of another system: a negative log-probability a line for every candidate in turn, as the
+    scripts published with ContraPro take them."""
+    write_scores: Path | None = None
+    """Keep the scores of the run there, in the same form."""
     form: Literal["discourse", "contrapro", "bawden", "voita"] = "discourse"
     """The embedded corpus, or a file of ContraPro (Müller et al. 2018), Bawden et al. 2018 or Voita et al. 2019."""
     documents: Path | None = None
@@ -33,20 +38,10 @@ class Contrast:
     """Show tracebacks."""
 
     def __call__(self) -> int:
-        from flaxnmt import open_run
         from flaxnmt.evaluation.contrastive import format_table
-        from flaxnmt.evaluation.controls import KINDS, compare_contrastive_controls
 
         self._check()
-        examples = self._examples()
-        run = open_run(self.run)
-        kinds = KINDS if self.controls else ("true",)
-        found = compare_contrastive_controls(
-            lambda judged: run.log_probs(judged, self.batch_size),
-            examples,
-            kinds=kinds,
-            farthest=self.farthest,
-        )
+        found = self._found(self._examples())
         if self.json:
             print(json.dumps(found, indent=2, ensure_ascii=False))
             return 0
@@ -54,12 +49,39 @@ class Contrast:
             print(f"{kind} context\n{format_table(table)}\n")
         return 0
 
+    def _found(self, examples: list) -> dict[str, dict]:
+        """Accuracies by the kind of context."""
+        from flaxnmt import open_run
+        from flaxnmt.evaluation.contrastive import accuracy, score_contrasts
+        from flaxnmt.evaluation.contrastive_formats import read_scores, write_scores
+        from flaxnmt.evaluation.controls import KINDS, compare_contrastive_controls
+
+        if self.scores is not None:
+            return {"true": accuracy(examples, read_scores(self.scores, examples), farthest=self.farthest)}
+        run = open_run(self.run)
+
+        def score(judged):
+            return run.log_probs(judged, self.batch_size)
+
+        scores = score_contrasts(examples, score)
+        if self.write_scores is not None:
+            write_scores(self.write_scores, scores)
+        kinds = [kind for kind in KINDS if kind != "true"] if self.controls else []
+        return {
+            "true": accuracy(examples, scores, farthest=self.farthest),
+            **compare_contrastive_controls(score, examples, kinds=kinds, farthest=self.farthest),
+        }
+
     def _check(self) -> None:
         """Refuses what would do nothing.
 
         Raises:
           ConfigError: with the options.
         """
+        if (self.run is None) == (self.scores is None):
+            raise ConfigError("give --run, or --scores of another system, and not both")
+        if self.scores is not None and (self.controls or self.write_scores is not None):
+            raise ConfigError("--controls and --write-scores need a model: give --run in place of --scores")
         if self.documents is not None and self.form != "contrapro":
             raise ConfigError(f"--documents belongs to --form contrapro and not to {self.form}: leave it out")
         if self.form == "contrapro" and self.controls and self.documents is None:

@@ -190,11 +190,16 @@ def test_evaluation_of_documents(trained_documents, tmp_path, capsys, outputs):
 
 
 @pytest.mark.slow
-def test_contrasts_by_phenomenon_and_distance(trained_discourse, capsys):
+def test_contrasts_by_phenomenon_and_distance(trained_discourse, tmp_path, capsys):
     command = ["contrast", "--run", str(trained_discourse.directory), "--set", "discourse:test:12"]
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found) == ["true"]
+    kept = tmp_path / "scores"
+    assert main([*command, "--write-scores", str(kept), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
+    assert main(["contrast", "--set", "discourse:test:12", "--scores", str(kept), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
     cells = found["true"]
     assert cells["overall"]["total"] == sum(cell["total"] for cell in cells["by_distance"].values()) == 40
     assert main(command) == 0

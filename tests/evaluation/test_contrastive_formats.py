@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from flaxnmt.cli import main
 from flaxnmt.errors import DataError
 from flaxnmt.evaluation.contrastive import accuracy, candidate_documents
 from flaxnmt.evaluation.contrastive_formats import (
@@ -293,3 +294,14 @@ def test_broken_files_are_named_with_their_line(tmp_path, content, message):
         read_voita(path)
     with pytest.raises(DataError, match="does not exist"):
         read_bawden(tmp_path / "none.json")
+
+
+def test_the_command_judges_scores_of_another_system(tmp_path, capsys):
+    path, scores = write(tmp_path / "anaphora.json", ANAPHORA), [(-1 / 3, -2.5), (-1e-9, -7.0), (-40.0, -4.0)]
+    write_scores(tmp_path / "scores", scores)
+    command = ["contrast", "--set", str(path), "--form", "bawden"]
+    assert main([*command, "--scores", str(tmp_path / "scores"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"true": accuracy(read_bawden(path), scores)}
+    for options, said in (([], "give --run, or --scores"), (["--scores", "s", "--controls"], "need a model")):
+        assert main([*command, *options]) == 2
+        assert said in capsys.readouterr().err

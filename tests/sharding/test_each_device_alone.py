@@ -58,9 +58,9 @@ def test_each_device_computes_for_as_many_rows_as_it_has(sizes):
 
         return each_alone(function)(3.0, (x, active))
 
-    # Device i has 32 rows, of which 2 i are active: pieces of two rows.
-    x = np.random.default_rng(0).normal(size=(8, 32, 2)).astype(np.float32)
-    active = np.arange(32) < 2 * np.arange(8)[:, None]
+    # Device i has 128 rows, of which 8 i are active: i sixteenths of eight rows.
+    x = np.random.default_rng(0).normal(size=(8, 128, 2)).astype(np.float32)
+    active = np.arange(128) < 8 * np.arange(8)[:, None]
     with use_mesh(make_mesh(*sizes)) as mesh:
         placed = put_batch({"x": x, "active": active}, mesh)
         y = jax.block_until_ready(step(placed["x"], placed["active"]))
