@@ -89,7 +89,7 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger):
         assert (np.ptp(figure[..., :3], axis=-1) > 0.2).mean() > 0.005
     trials = [text for kind, text in outputs if kind == "text/markdown"][0].splitlines()
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in trials[2:]]
-    assert [row[:3] for row in rows] == [["gated", "1", "4"], ["plain", "2", "1"]]
+    assert [row[:3] for row in rows] == [["plain", "2", "1"], ["gated", "1", "4"]]
     assert all(row[4] == "120" and "version:" in row[6] for row in rows)
     assert left_out(outputs) == [
         [plots.LAYERS, plots.DECODER_LAYERS, plots.NARROWER],
