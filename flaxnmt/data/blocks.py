@@ -3,14 +3,16 @@
 import io
 import os
 import select
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, TextIO, TypeVar
 
 from flaxnmt.data.documents import Document
 from flaxnmt.data.files import decode
 from flaxnmt.data.readers import read_source
 from flaxnmt.errors import DataError
+
+T = TypeVar("T")
 
 PATIENCE = 0.1
 """Seconds after a line in which the next one still joins its block."""
@@ -37,23 +39,14 @@ def whole_documents(blocks: Iterable[list[str]], paragraphs: bool = False) -> It
 
     Lines before a bad one are handed out before its DataError is raised.
     """
-    held: list[str] = []
-    try:
-        for block in blocks:
-            held += block
-            blank = [not line.strip() for line in held]
-            if paragraphs:
-                blank = [here and before for here, before in zip(blank, [False, *blank])]
-            if any(blank):
-                end = len(blank) - blank[::-1].index(True)
-                yield held[:end]
-                held = held[end:]
-    except DataError:
-        if held:
-            yield held
-        raise
-    if held:
-        yield held
+
+    def end(held: list[str]) -> int:
+        blank = [not line.strip() for line in held]
+        if paragraphs:
+            blank = [here and before for here, before in zip(blank, [False, *blank])]
+        return len(blank) - blank[::-1].index(True) if any(blank) else 0
+
+    return _cut(blocks, end)
 
 
 def document_blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
@@ -61,13 +54,22 @@ def document_blocks(documents: Iterable[Document], size: int) -> Iterator[list[D
 
     Documents before a bad one are handed out before its DataError is raised.
     """
-    held: list[Document] = []
+
+    def end(held: list[Document]) -> int:
+        return len(held) if sum(map(len, held)) >= size else 0
+
+    return _cut(([document] for document in documents), end)
+
+
+def _cut(parts: Iterable[list[T]], end: Callable[[list[T]], int]) -> Iterator[list[T]]:
+    """What is in the parts, handed out up to where `end` says of all that is held; what is left at last, or at an error."""
+    held: list[T] = []
     try:
-        for document in documents:
-            held.append(document)
-            if sum(map(len, held)) >= size:
-                yield held
-                held = []
+        for part in parts:
+            held += part
+            if stop := end(held):
+                yield held[:stop]
+                held = held[stop:]
     except DataError:
         if held:
             yield held

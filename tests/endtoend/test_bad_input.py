@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,9 @@ from tiny_runs import TINY, sentences, start, write_corpus, write_lines
 
 from experiments import train
 from experiments.configs import load
-from experiments.continuing import check, made_directory
 from flaxnmt import cli
 from flaxnmt.commands import guarded
-from flaxnmt.errors import DataError, RunError
-from flaxnmt.run_directory import save_config
+from flaxnmt.errors import DataError
 
 
 def message(capsys, main, *arguments):
@@ -122,44 +119,6 @@ def test_configurations_that_cannot_be_trained(training):
 def test_numbers_out_of_range(training, option, value, said):
     flag = option.replace("--max", "--training.max")
     assert re.fullmatch(rf"{flag} {value}(\.0)?: {said}", training(option, value))
-
-
-def test_a_run_directory_belongs_to_one_training(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.exclusive.PATIENCE", 0.0)
-    config = load("discourse_demo")
-    with made_directory(tmp_path, config), pytest.raises(RunError, match="another training is at work there"):
-        with made_directory(tmp_path, config):
-            pass
-    with made_directory(tmp_path, config):
-        pass
-
-
-def test_a_vocabulary_that_another_start_left_is_not_taken_for_that_of_this_one(tmp_path):
-    """Neither start came to a checkpoint."""
-    first, second = load("discourse_demo"), load("text_tiny")
-    for config in (first, second):
-        with made_directory(tmp_path, config):
-            assert not (tmp_path / "tokenizer").exists()
-            (tmp_path / "tokenizer").mkdir()
-        if config is first:
-            # The second was interrupted before it wrote its configuration.
-            save_config(tmp_path, config)
-    with made_directory(tmp_path, first):
-        assert not (tmp_path / "tokenizer").exists()
-
-
-def test_the_end_that_noise_on_gates_grows_to_stays(tmp_path):
-    config = load("cct_multi30k_en_de")
-    save_config(tmp_path, config)
-    for name in ("checkpoints/1", "tokenizer"):
-        (tmp_path / name).mkdir(parents=True)
-    longer = replace(config, training=replace(config.training, max_steps=9))
-    check(config, tmp_path)
-    with pytest.raises(RunError, match="training.max_steps: 8000 -> 9"):
-        check(longer, tmp_path)
-    fixed = replace(config.training, budget=replace(config.training.budget, noise_steps=100))
-    save_config(tmp_path, replace(config, training=fixed))
-    check(replace(config, training=replace(fixed, max_steps=9)), tmp_path)
 
 
 def test_what_has_to_be_given(capsys, tmp_path, corpus):

@@ -1,0 +1,48 @@
+"""Which run a training may continue, and whose a run directory is."""
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.configs import load
+from experiments.continuing import check, made_directory
+from flaxnmt.errors import RunError
+from flaxnmt.run_directory import save_config
+
+
+def test_a_run_directory_belongs_to_one_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.exclusive.PATIENCE", 0.0)
+    config = load("discourse_demo")
+    with made_directory(tmp_path, config), pytest.raises(RunError, match="another training is at work there"):
+        with made_directory(tmp_path, config):
+            pass
+    with made_directory(tmp_path, config):
+        pass
+
+
+def test_a_vocabulary_that_another_start_left_is_not_taken_for_that_of_this_one(tmp_path):
+    """Neither start came to a checkpoint."""
+    first, second = load("discourse_demo"), load("text_tiny")
+    for config in (first, second):
+        with made_directory(tmp_path, config):
+            assert not (tmp_path / "tokenizer").exists()
+            (tmp_path / "tokenizer").mkdir()
+        if config is first:
+            # The second was interrupted before it wrote its configuration.
+            save_config(tmp_path, config)
+    with made_directory(tmp_path, first):
+        assert not (tmp_path / "tokenizer").exists()
+
+
+def test_the_end_that_noise_on_gates_grows_to_stays(tmp_path):
+    config = load("cct_multi30k_en_de")
+    save_config(tmp_path, config)
+    for name in ("checkpoints/1", "tokenizer"):
+        (tmp_path / name).mkdir(parents=True)
+    longer = replace(config, training=replace(config.training, max_steps=9))
+    check(config, tmp_path)
+    with pytest.raises(RunError, match="training.max_steps: 8000 -> 9"):
+        check(longer, tmp_path)
+    fixed = replace(config.training, budget=replace(config.training.budget, noise_steps=100))
+    save_config(tmp_path, replace(config, training=fixed))
+    check(replace(config, training=replace(fixed, max_steps=9)), tmp_path)
