@@ -2,18 +2,19 @@
 
 import sys
 import time
+from collections import deque
 from typing import TextIO
 
 from tqdm import tqdm
 
+RECENT = 20
+"""Updates of the line by which the pace is judged: compilation at the start of a run says nothing about its rest."""
 
-def seconds_left(elapsed: float, done: int, total: int | None, budget: float | None) -> float | None:
-    """Seconds until `total` steps or a `budget` of seconds, whichever is sooner; None if neither is known.
 
-    `done` steps took `elapsed` seconds.
-    """
-    by_steps = [elapsed / done * (total - done)] if total is not None and done else []
-    by_time = [budget - elapsed] if budget is not None else []
+def seconds_left(pace: float | None, steps: int | None, budget: float | None) -> float | None:
+    """Seconds until `steps` of `pace` seconds each are done or `budget` seconds are over; None if neither is known."""
+    by_steps = [pace * steps] if pace is not None and steps is not None else []
+    by_time = [budget] if budget is not None else []
     return max(min(by_steps + by_time), 0.0) if by_steps or by_time else None
 
 
@@ -34,8 +35,9 @@ class Progress:
         stream: TextIO | None = None,
     ):
         self._stream = stream or sys.stderr
-        self._total, self._initial, self._budget, self._show = total, initial, budget, show
+        self._total, self._budget, self._show = total, budget, show
         self._start = time.monotonic()
+        self._marks = deque([(initial, self._start)], maxlen=RECENT + 1)
         wanted = self._stream.isatty() if bar is None else bar
         form = "{percentage:3.0f}% |{bar}| {desc}" if total else "{desc}"
         self._bar = tqdm(
@@ -55,9 +57,14 @@ class Progress:
 
     def update(self, step: int, loss: float, tokens_per_second: float) -> None:
         """Show the state after `step`: loss per target token, target tokens/s."""
-        elapsed = time.monotonic() - self._start
-        total = None if self._total is None else self._total - self._initial
-        left = seconds_left(elapsed, step - self._initial, total, self._budget)
+        now = time.monotonic()
+        self._marks.append((step, now))
+        before, then = self._marks[0]
+        left = seconds_left(
+            (now - then) / (step - before) if step > before else None,
+            None if self._total is None else self._total - step,
+            None if self._budget is None else self._budget - (now - self._start),
+        )
         parts = [
             f"step {step}" + (f"/{self._total}" if self._total else ""),
             f"loss {loss:.3f}",

@@ -156,11 +156,22 @@ def test_compilations_are_counted_and_named_after_warm_up(caplog):
 
 
 def test_time_left_is_the_sooner_of_steps_and_budget():
-    assert seconds_left(elapsed=10, done=5, total=20, budget=None) == 30
-    assert seconds_left(elapsed=10, done=5, total=20, budget=25) == 15
-    assert seconds_left(elapsed=30, done=5, total=None, budget=25) == 0
-    assert seconds_left(elapsed=10, done=5, total=None, budget=None) is None
-    assert seconds_left(elapsed=10, done=0, total=20, budget=None) is None
+    assert seconds_left(pace=2, steps=15, budget=None) == 30
+    assert seconds_left(pace=2, steps=15, budget=25) == 25
+    assert seconds_left(pace=2, steps=None, budget=-5) == 0
+    assert seconds_left(pace=2, steps=None, budget=None) is None
+    assert seconds_left(pace=None, steps=15, budget=None) is None
+
+
+def test_time_left_is_judged_by_the_last_updates(monkeypatch):
+    clock = iter([0.0, 600.0, *(600.0 + 10 * n for n in range(1, 31))])
+    monkeypatch.setattr("flaxnmt.training.progress.time.monotonic", lambda: next(clock))
+    stream = io.StringIO()
+    with Progress(1000, stream=stream) as progress:
+        for step in range(10, 311, 10):
+            progress.update(step, 1.0, 1.0)
+    lines = stream.getvalue().splitlines()
+    assert lines[0].endswith(" 16:30:00 left") and lines[-1].endswith(" 11:30 left")
 
 
 def test_without_a_terminal_the_line_is_plain():
