@@ -31,7 +31,6 @@ MAY_CHANGE = (
     "training.keep_last",
     "training.keep_best",
     "data.workers",
-    "data.dev",
     "data.test",
     "mesh.data",
     "mesh.fsdp",

@@ -76,9 +76,10 @@ class Loop:
         seconds, budget = self.phases.total(), self.config.training.max_minutes
         left = None if budget is None else max(budget * 60 - seconds, 0.0)
         self.total = self._last_step()
+        again = ("test",) if history.evaluated == start else ("dev", "test")
         with (
             MetricsWriter(
-                self.directory, self.config.training.tensorboard, resume_step=start
+                self.directory, self.config.training.tensorboard, resume_step=start, again=again
             ) as self.metrics,
             Progress(self.total, start, left, show=jax.process_index() == 0) as self.progress,
         ):
@@ -112,7 +113,7 @@ class Loop:
         late: deque = deque()
         preempted, done = False, self._finished(step, history)
         if step and self._due(step) and history.evaluated != step and not done:
-            # It was asked to stop before this evaluation.
+            # It was asked to stop before this evaluation, or ended in it.
             with self.phases.within("evaluate"):
                 self._evaluate(state, step, history)
                 self._save(state, step, history)
@@ -139,13 +140,14 @@ class Loop:
                 )
                 interval = Interval()
             with self.phases.within("evaluate"):
+                if save:
+                    # First, since a machine that is taken away does not wait for an evaluation.
+                    self._save(state, step, history)
                 if evaluate:
                     self._evaluate(state, step, history)
                     done = done or self._finished(step, history)
-                if save:
                     self._save(state, step, history)
-                if evaluate:
-                    self._warm(state, step - start)
+                    self._warm(state, start, step)
         for offset, value in enumerate(late):
             self._stop_if_diverged(step - len(late) + offset + 1, int(value))
         return state, step, preempted
@@ -233,9 +235,11 @@ class Loop:
         if best:
             self._export(self._evaluated(state))
 
-    def _warm(self, state: TrainState, updates: int) -> None:
-        # Every training shape occurs within an epoch, and an evaluation and a save have met theirs by then.
-        if updates * self.config.training.accumulate >= len(self.task.train):
+    def _warm(self, state: TrainState, start: int, step: int) -> None:
+        # Every training shape occurs in an epoch from its beginning on; evaluations and saves have met theirs by then.
+        accumulate, epoch = self.config.training.accumulate, len(self.task.train)
+        first_whole = -(-start * accumulate // epoch)
+        if step * accumulate >= (first_whole + 1) * epoch:
             jax.block_until_ready(self._whole(self._evaluated(state)))
             self.compilations.warm()
 

@@ -140,8 +140,8 @@ def prepare_and_train(
             loop = Loop(config, shared, task, step, evaluator, checkpoints, mesh, peak, phases)
             code = loop.run(state, history)
     if first and code == 0:
-        log.info("report: %s", write_report(directory))
-        log.info("%s", task.use.format(run=directory))
+        log.info("report: %s", shared.address / write_report(directory).name)
+        log.info("%s", task.use.format(run=shared.address))
     shared.save(must=True)
     return code
 

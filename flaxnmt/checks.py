@@ -196,6 +196,12 @@ def _check_document(config: Config) -> None:
             f"--model.document.layers names {len(kinds)} layers and --model.encoder.layers is "
             f"{model.encoder.layers}: name each of them, or one kind for all"
         )
+    data = config.data
+    if data.overlap < 0 or data.max_sentences <= 2 * data.overlap:
+        raise ConfigError(
+            f"--data.max-sentences {data.max_sentences} with --data.overlap {data.overlap}: chunks would be all context "
+            f"and score nothing; give at least {2 * max(data.overlap, 0) + 1} sentences, or less overlap"
+        )
     if model.document.t < 1:
         raise ConfigError(f"--model.document.t {model.document.t}: a word selects at least 1 sentence")
     if not model.document.levels:

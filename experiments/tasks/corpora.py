@@ -3,7 +3,7 @@
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,11 @@ from flaxnmt.data.chunks import chunk
 from flaxnmt.data.concatenation import BREAK, Breaks, concatenate
 from flaxnmt.data.document_batches import DocumentChunks, plan_documents
 from flaxnmt.data.documents import Document
-from flaxnmt.data.readers import read, read_texts
+from flaxnmt.data.readers import read, read_texts, without_part
 from flaxnmt.data.shards import TokenArray, TokenCorpus, file_stamp, tokenize_corpus
 from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
 from flaxnmt.errors import ConfigError, DataError, RunError, UserError
+from flaxnmt.remote import is_address, located, reaching
 from flaxnmt.run_directory import TOKENIZER, load_vocabularies
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.shapes import FULL, LONGEST, grid_plan
@@ -188,7 +189,7 @@ def tokenize_texts(config: DataConfig, directory: Path, symbols: tuple[str, ...]
         None,
         directory / "data" / "train",
         vocab_size=vocabularies.source.vocab_size,
-        fingerprint={"tokenizer": vocabularies.hash, "files": _stamps(config)},
+        fingerprint={"tokenizer": vocabularies.hash, "files": stamps(config.train)},
         workers=config.workers,
         progress=sys.stderr.isatty(),
     )
@@ -206,9 +207,21 @@ def make_vocabularies(
         return vocabularies
 
 
-def _stamps(config: DataConfig) -> list:
-    """What says that the training files have not changed."""
-    return [file_stamp(path) if Path(path).exists() else path for path in config.train]
+def stamps(names: Sequence[str]) -> list[dict]:
+    """What says that training files have not changed, nor the parts of them that are meant."""
+    return [_stamp(without_part(name)) | _part(name) for name in names]
+
+
+def _stamp(path: str) -> dict:
+    if is_address(path):
+        with reaching(path, DataError):
+            status = located(path).stat()
+        return {"name": path, "bytes": status.length, "mtime": status.mtime}
+    return file_stamp(path) if Path(path).exists() else {"name": path}
+
+
+def _part(name: str) -> dict:
+    return {} if without_part(name) == name else {"part": name.removeprefix(without_part(name))}
 
 
 def _make(config: DataConfig, directory: Path) -> None:
@@ -221,7 +234,7 @@ def _make(config: DataConfig, directory: Path) -> None:
                 "--init-from and --data.tokenizer.source-model out, so that the run makes its own"
             )
         vocabularies = Vocabularies(Breaks(vocabularies.source), Breaks(vocabularies.target))
-    fingerprint = {"tokenizer": vocabularies.hash, "files": _stamps(config), "paragraphs": config.paragraphs}
+    fingerprint = {"tokenizer": vocabularies.hash, "files": stamps(config.train), "paragraphs": config.paragraphs}
     if config.previous:
         fingerprint["context"] = [config.previous, config.previous_target]
     tokenize_corpus(

@@ -28,7 +28,10 @@ from flaxnmt.run_directory import load_vocabularies
 from flaxnmt.training.masking import RATE
 from flaxnmt.training.step import Objective
 from flaxnmt.translation.lines import Text
-from flaxnmt.typing import Params
+from flaxnmt.typing import Int, Params
+
+PART = 1 << 24
+"""Tokens that are counted at a time."""
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +72,12 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
             raise ConfigError(f"no --{name} texts: give one file or several, a document file or tfds:NAME")
     check_metric(training.metric, ("loss",), "a language model")
     masks = isinstance(config.model, EncoderOnlyConfig)
+    plan = plan_sequences(data.max_length, data.batch_tokens, data.rows_multiple)
     make_once(partial(tokenize_texts, data, directory, ENCODER_SYMBOLS if masks else ()))
     bring()
     vocabularies = load_vocabularies(directory, config)
     vocabulary = vocabularies.source.vocab_size
     first = vocabularies.source.id(CLS) if masks else BOS
-    plan = plan_sequences(data.max_length, data.batch_tokens, data.rows_multiple)
     corpus = TokenCorpus.open(directory / "data" / "train")
     apart = not config.model.packs
     if apart:
@@ -87,7 +90,7 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
 
     dev, model = _tokenised(data.dev, vocabularies), make_model(config, vocabularies)
     specials = len(SPECIALS) + len(ENCODER_SYMBOLS) if masks else 0
-    counts = [np.bincount(texts.source.tokens, minlength=vocabulary)[specials:] for texts in (corpus, dev)]
+    counts = [counted(texts.source.tokens, vocabulary)[specials:] for texts in (corpus, dev)]
     known = {"unigram_perplexity": unigram_perplexity(*counts)}
     log.info("unigrams of the training texts: dev perplexity %.1f", known["unigram_perplexity"])
 
@@ -111,6 +114,12 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
         sizes="(tokens, tokens)",
         use='to use it: flaxnmt.open_run("{run}").' + ("fill_mask" if masks else "complete"),
     )
+
+
+def counted(tokens: Int[np.ndarray, " tokens"], vocabulary: int) -> Int[np.ndarray, " V"]:
+    """How often each symbol is there; by parts, since NumPy makes eight bytes of each token that it counts."""
+    parts = (tokens[start : start + PART] for start in range(0, len(tokens), PART))
+    return sum((np.bincount(part, minlength=vocabulary) for part in parts), np.zeros(vocabulary, np.int64))
 
 
 def _tokenised(paths: tuple[str, ...], vocabularies: Vocabularies) -> TokenCorpus:

@@ -24,6 +24,8 @@ class Score:
     """To a model of documents a single blank line ends a paragraph, a double one the document."""
     length_penalty: float | None = None
     """Divide by the length penalty, as beam search does."""
+    budget: str | None = None
+    """Share of the full computation, or one each of encoder and decoder: 0.5, or 1.0,0.25. The largest by default."""
     batch_size: int | None = None
     """Lines scored together."""
     debug: bool = False
@@ -33,11 +35,13 @@ class Score:
         from flaxnmt import open_run
         from flaxnmt.data.readers import read_source
         from flaxnmt.decoding.hypotheses import length_penalties
+        from flaxnmt.gates.budget import parse_budget
 
         check_output(self.output, self.source, self.target)
         source, target = list(read_source(self.source)), list(read_source(self.target))
         same_length(self.source, source, self.target, target)
-        scores = open_run(self.run).translator.score(source, target, self.batch_size, self.paragraphs)
+        budget = None if self.budget is None else parse_budget(self.budget)
+        scores = open_run(self.run).translator.score(source, target, self.batch_size, self.paragraphs, budget)
         with writer(self.output) as out:
             for found in scores:
                 divisor = length_penalties(len(found.tokens), self.length_penalty or 0.0)

@@ -74,9 +74,14 @@ def write_bytes(path: str | Path, data: bytes) -> None:
 
 def open_bytes(path: str | Path) -> BinaryIO:
     """A file of bytes, decompressed where its name or its first two bytes say gzip."""
-    with open(path, "rb") as file:
-        compressed = str(path).endswith(".gz") or file.read(2) == b"\x1f\x8b"
-    return gzip.open(path) if compressed else open(path, "rb")
+    if str(path).endswith(".gz"):
+        return gzip.open(path)
+    file = open(path, "rb")
+    # Looked at and not read: a pipe, such as that of <(zcat a.gz), has its bytes once.
+    if file.peek(2)[:2] != b"\x1f\x8b":
+        return file
+    file.close()
+    return gzip.open(path)
 
 
 def _byte_blocks(path: str | Path, report: Report) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """Embeddings of every token of texts in every layer, of models of one stack."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from flaxnmt.translation.shapes import LONGEST, square_plan
 from flaxnmt.typing import Array, Float, Int
 
 BATCH = 64
+
+Kept = TypeVar("Kept")
 
 
 class Contextual(NamedTuple):
@@ -57,17 +59,29 @@ def plan_of(count: int, longest: int) -> BucketPlan:
 
 
 def over_batches(
-    function: Callable[[Int[np.ndarray, "B L"]], Array], rows: Sequence[Sequence[int]], longest: int
-) -> Iterator[tuple[np.ndarray, int]]:
-    """What `function` makes of each row of ids, to which eos is added, and the length of that row.
+    function: Callable[[Int[np.ndarray, "B L"]], Array],
+    rows: Sequence[Sequence[int]],
+    longest: int,
+    keep: Callable[[np.ndarray, int, int], Kept],
+) -> list[Kept]:
+    """What `keep` leaves of what `function` makes of each row of ids, to which eos is added.
 
     Rows are padded and put together in few shapes; those of more than `longest` tokens are cut, with a warning.
+
+    Args:
+      keep: from the outputs of a row, its length and its place among the rows; the outputs of a batch are given back
+        before the next one.
     """
     tokens = TokenArray.from_lists(rows)
     plan = plan_of(len(tokens), longest)
     batches = EvaluationBatches(tokens, None, plan)
-    found = [np.asarray(function(batch["source"])) for batch in batches]
-    return zip(batches.restore(found), np.minimum(tokens.lengths, plan.max_length).tolist())
+    lengths = np.minimum(tokens.lengths, plan.max_length).tolist()
+    found = []
+    for number, batch in enumerate(batches):
+        outputs = np.asarray(function(batch["source"]))
+        places = batches.indices(number)
+        found.append([None if i < 0 else keep(row, lengths[i], i) for row, i in zip(outputs, places)])
+    return batches.restore(found)
 
 
 def contextual(
@@ -90,12 +104,12 @@ def contextual(
     def by_row(tokens):
         return np.moveaxis(np.asarray(layers(tokens)), 0, 1)
 
-    rows = over_batches(by_row, [text.ids for text in texts], longest)
-    return [
-        Contextual(
+    def of_text(row, length, place):
+        ids, spans = texts[place]
+        return Contextual(
             tuple(pieces[i] for i in (*ids[: length - 1], last)),
             (*spans[: length - 1], (0, 0)),
-            row[:, :length],
+            row[:, :length].copy(),
         )
-        for (ids, spans), (row, length) in zip(texts, rows, strict=True)
-    ]
+
+    return over_batches(by_row, [text.ids for text in texts], longest, of_text)

@@ -96,11 +96,17 @@ class Reader:
                 raise DataError(
                     f"a {MASK} behind token {self.longest} of {text[:40]!r}...: cut the text into shorter ones"
                 )
-        found = over_batches(lambda tokens: self._logits(tokens, budget=at(len(tokens))), rows, self.longest)
-        return [
-            [self._guesses(text, ids, place, logits[place], top) for place, i in enumerate(ids) if i == mask]
-            for text, ids, (logits, _) in zip(texts, rows, found)
-        ]
+
+        def guesses(logits, _, number):
+            text, ids = texts[number], rows[number]
+            return [
+                self._guesses(text, ids, place, logits[place], top) for place, i in enumerate(ids) if i == mask
+            ]
+
+        def logits(tokens):
+            return self._logits(tokens, budget=at(len(tokens)))
+
+        return over_batches(logits, rows, self.longest, guesses)
 
     def _guesses(self, text: str, ids: list[int], place: int, logits: np.ndarray, top: int) -> list[Guess]:
         # Nothing but pieces of text is a guess.
@@ -185,8 +191,14 @@ class Reader:
                 "of all texts: give mean"
             )
         ids, at = [self.read(text).ids for text in texts], told(self.model.config, budget)
-        rows = over_batches(lambda tokens: self._encode(tokens, budget=at(len(tokens)))[0], ids, self.longest)
-        found = [row[:length].mean(0) if pool == "mean" else row[0] for row, length in rows]
+
+        def vector(row, length, _):
+            return row[:length].mean(0) if pool == "mean" else row[0].copy()
+
+        def encoded(tokens):
+            return self._encode(tokens, budget=at(len(tokens)))[0]
+
+        found = over_batches(encoded, ids, self.longest, vector)
         return np.stack(found) if found else np.zeros((0, self.model.config.d_model), np.float32)
 
     def contextual(self, texts: Sequence[str], budget: float | None = None) -> list[Contextual]:

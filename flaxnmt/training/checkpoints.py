@@ -58,17 +58,11 @@ class Checkpoints:
         self._manager = None if read_only else self._open()
         self._saving: int | None = None
         self._quiet = contextlib.ExitStack()
-        judged: dict[str, float | None] = {}
         for step in self._on_disk():
             record = self._record(step)
             self._policy.metrics[step] = record.get("metric")
             if record.get("passing"):
                 self._policy.passing.add(step)
-            judged |= record.get("judged", {})
-        # Later checkpoints know of those that were saved before they were judged.
-        for step in self._policy.metrics.keys() & set(map(int, judged)):
-            if self._policy.metrics[step] is None:
-                self._policy.metrics[step] = judged[str(step)]
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -99,11 +93,6 @@ class Checkpoints:
         metrics = self._policy.metrics
         return ranked({step: metrics.get(step) for step in self.steps()}, self._policy.mode)[:count]
 
-    def warm(self, params: Params, rest: PyTree) -> None:
-        """Compile what the first save would compile, so that it can be part of a run's warm-up."""
-        for tree in (params, rest):
-            jax.block_until_ready(stored_form(tree))
-
     def save(
         self,
         step: int,
@@ -114,9 +103,9 @@ class Checkpoints:
         wait: bool = False,
         passing: bool = False,
     ) -> None:
-        """Save in the background (or `wait` for it); a step that is already saved is left as it is.
+        """Save in the background (or `wait` for it); of a step that is already saved the record alone is written anew.
 
-        What is saved in `passing`, because somebody asked for it, is there to continue from and counts among neither
+        Thus who saves before it evaluates adds the score afterwards. What is saved in `passing`, because somebody asked for it, is there to continue from and counts among neither
         the last nor the best, which are those of a run that nobody stops. `progress` is anything JSON can hold. The
         arrays may be donated as soon as this returns.
         Raises RunError if this save or the one before it failed; older checkpoints are then untouched.
@@ -130,20 +119,13 @@ class Checkpoints:
             if not passing:
                 self._policy.passing.discard(step)
             self._policy.metrics[step] = self._policy.metrics.get(step) if metric is None else metric
+            self._amend(step, progress)
             return
-        judged = {str(other): value for other, value in self._policy.metrics.items() if value is not None}
         trees = {"params": params, "rest": rest}
         arrays = {name: layout(tree) for name, tree in trees.items()}
-        record = {
-            "progress": progress,
-            "metric": metric,
-            "passing": passing,
-            "judged": judged,
-            "arrays": arrays,
-        }
+        record = {"progress": progress, "metric": metric, "passing": passing, "arrays": arrays}
         items = {name: ocp.args.StandardSave(stored_form(tree)) for name, tree in trees.items()}
-        signed = {"record": record, "checksum": record_checksum(record)}
-        composite = ocp.args.Composite(**items, progress=ocp.args.JsonSave(signed))
+        composite = ocp.args.Composite(**items, progress=ocp.args.JsonSave(signed(record)))
         self._policy.metrics[step] = metric
         if passing:
             self._policy.passing.add(step)
@@ -184,15 +166,6 @@ class Checkpoints:
             )
         return None
 
-    def restore_params(self, step: int, abstract_params: Params) -> Params:
-        """Parameters of one checkpoint. Raises RunError if it is damaged or does not fit."""
-        try:
-            return self._read(step, {"params": abstract_params})[1]["params"]
-        except DamagedError as error:
-            raise RunError(
-                f"{self.directory / str(step)}: the checkpoint is damaged ({error}); use another"
-            ) from None
-
     def average(self, steps: Iterable[int], abstract_params: Params) -> Params:
         """Mean of the parameters at `steps`, read one after the other and summed in float32.
 
@@ -229,6 +202,19 @@ class Checkpoints:
             return read_record(self.directory / str(step))
         except Exception:  # a damaged checkpoint is reported when someone wants to read it
             return {}
+
+    def _amend(self, step: int, progress: dict) -> None:
+        if jax.process_index() != 0:
+            return
+        path, policy = self.directory / str(step), self._policy
+        now = {"progress": progress, "metric": policy.metrics[step], "passing": step in policy.passing}
+        try:
+            write_record(path, read_record(path) | now)
+        except Exception as error:
+            raise RunError(
+                f"{path}: what became known after the save could not be added ({save_failure(error)}); "
+                "the checkpoint is as it was"
+            ) from None
 
     def _attempt(self, step: int, action: Callable[[], object]) -> None:
         failure = None
@@ -300,6 +286,19 @@ def read_record(path: epath.Path) -> dict:
     if record_checksum(stored["record"]) != stored["checksum"]:
         raise DamagedError("the progress record is not what was saved")
     return stored["record"]
+
+
+def write_record(path: epath.Path, record: dict) -> None:
+    """Puts another JSON record into the checkpoint at `path`, all of it or nothing."""
+    file = path / "progress" / "metadata"
+    partial = file.with_name("metadata.partial")
+    partial.write_text(json.dumps(signed(record)))
+    partial.replace(file)
+
+
+def signed(record: dict) -> dict:
+    """A record as it is stored, with its checksum."""
+    return {"record": record, "checksum": record_checksum(record)}
 
 
 def record_checksum(record: dict) -> int:

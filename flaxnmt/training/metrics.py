@@ -5,12 +5,11 @@ A row has `step`, `time` (seconds since 1970) and `kind`: "train" (sums over a l
 `event`).
 """
 
-import itertools
 import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import jax
@@ -67,18 +66,24 @@ class MetricsWriter:
     """Appends rows to the record of `run_dir`; other processes than the first write nothing.
 
     `resume_step` is the step that the run continues from (0 for the start, None to keep everything): rows of
-    later steps and a test at this one are dropped, events excepted, so that nothing is there twice. With
+    later steps are dropped, events excepted, and at this one those of `again`, so that nothing is there twice. With
     `tensorboard` the numbers also go to `run_dir/tensorboard`.
     """
 
-    def __init__(self, run_dir: str | os.PathLike, tensorboard: bool = False, resume_step: int | None = None):
+    def __init__(
+        self,
+        run_dir: str | os.PathLike,
+        tensorboard: bool = False,
+        resume_step: int | None = None,
+        again: Collection[str] = ("test",),
+    ):
         self._later: deque[tuple[Row, PyTree, Callable]] = deque()
         self._file, self._board = None, None
         if jax.process_index() != 0:
             return
         path = Path(run_dir) / FILE
         path.parent.mkdir(parents=True, exist_ok=True)
-        repair(path, resume_step)
+        repair(path, resume_step, again)
         self._file = path.open("a", encoding="utf-8", buffering=1)
         if tensorboard:
             from tensorboardX import SummaryWriter
@@ -152,13 +157,13 @@ class MetricsWriter:
         return row
 
 
-def repair(path: Path, resume_step: int | None) -> None:
-    """Cut a torn end off a record, and drop the rows that are measured again after `resume_step`."""
+def repair(path: Path, resume_step: int | None, again: Collection[str]) -> None:
+    """Cut a torn end off a record, and drop the rows that are measured again from `resume_step` on."""
     if not path.exists():
         return
     rows, size = whole_rows(path)
-    if resume_step is not None and any(past(row, resume_step) for row in rows):
-        kept = itertools.filterfalse(lambda row: past(row, resume_step), rows)
+    kept = rows if resume_step is None else [row for row in rows if not past(row, resume_step, again)]
+    if len(kept) < len(rows):
         replacement = path.with_suffix(".tmp")
         replacement.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
         replacement.replace(path)
@@ -166,6 +171,6 @@ def repair(path: Path, resume_step: int | None) -> None:
         os.truncate(path, size)
 
 
-def past(row: Row, step: int) -> bool:
-    """Whether a row is measured again by a run that continues from `step`: the test at its end is, too."""
-    return row["kind"] != "event" and (row["step"] > step or (row["step"] == step and row["kind"] == "test"))
+def past(row: Row, step: int, again: Collection[str]) -> bool:
+    """Whether a run that continues from `step` measures a row again: of that step itself, the kinds in `again`."""
+    return row["kind"] != "event" and (row["step"] > step or (row["step"] == step and row["kind"] in again))

@@ -70,7 +70,7 @@ class TrainStep:
         metrics |= {
             "tokens": sums["tokens"],
             "gradient_norm": norm,
-            "learning_rate": jnp.asarray(self.schedule(state.step), jnp.float32),
+            "learning_rate": jnp.asarray(self.schedule(state.step - state.bad.total), jnp.float32),
             "bad_steps": bad.total,
             "bad_in_a_row": bad.in_a_row,
         }

@@ -88,6 +88,7 @@ def test_a_secret_among_labels_is_said_and_may_be_a_class(tmp_path, caplog):
         ("a.tsv", "1\ta\n", "a.tsv:1: no column sentence, text"),
         ("a.tsv", "label\tsentence\n", "a.tsv: no example in it"),
         ("a.tsv", "", "a.tsv is empty"),
+        ("a.tsv.gz", "", "a.tsv.gz:1: no column sentence, text"),
         ("a.jsonl", '{"sentence": "a", "label": 1}\n{"sentence"\n', "a.jsonl:2: not JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1: no object"),
         ("a.jsonl", '{"label": 1}\n', "a.jsonl:1: no text"),
@@ -123,6 +124,9 @@ def test_words_with_labels(tmp_path):
         TaggedExample(("Peter",), (1,), 8),
     ]
     assert len(list(read_tags(path, names, limit=1))) == 1
+    # The sign of the pound in the Wall Street Journal.
+    pounds = file(tmp_path, "d.conll", "only IN O\n# # B\n5 CD O\n")
+    assert [example.words for example in read_tags(pounds, ("B", "O"))] == [("only", "#", "5")]
     with pytest.raises(DataError, match="train.conll:8: 'B-PER' is none of the labels B-ORG, O"):
         list(read_tags(path, ("B-ORG", "O")))
     with pytest.raises(DataError, match="b.conll:2: 3 columns, not 2 as in the lines before"):

@@ -1,6 +1,7 @@
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -285,6 +286,18 @@ def test_corrupt_gzip(write, tmp_path):
 def test_gzip_is_known_by_its_content_too(write, tmp_path):
     (tmp_path / "a.en").write_bytes(gzip.compress(b"one\n"))
     assert texts(read(tmp_path / "a.en", write("a.de", "eins\n"))) == [[["one|eins"]]]
+
+
+@pytest.mark.parametrize("count", [3, 2000])
+def test_a_pipe_is_read_from_its_beginning(count):
+    text = "".join(f"line {n}\n" for n in range(count))
+    read_end, write_end = os.pipe()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=write_end, text=True) as cat:
+        os.close(write_end)
+        cat.stdin.write(text)
+        cat.stdin.close()
+        assert list(read_source(f"/dev/fd/{read_end}")) == text.splitlines()
+    os.close(read_end)
 
 
 def test_a_single_text_file_is_no_corpus(write):

@@ -18,7 +18,9 @@ from interruptions import (
 )
 from tiny_runs import TINY, finish, start, write_corpus
 
+from experiments.loop import Loop
 from experiments.train import main
+from flaxnmt.errors import RunError
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.metrics import read_metrics
 from flaxnmt.training.preemption import Preemption, leaving_at_once
@@ -62,6 +64,31 @@ def test_who_asks_to_stop_does_not_wait_for_an_evaluation(tmp_path, monkeypatch)
     assert completed(run) == [2] and "dev" not in {row["kind"] for row in read_metrics(run)}
     assert main([*arguments, "--run", str(run)]) == 0
     assert_same_run(run, unbroken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_who_ends_in_an_evaluation_has_its_updates(tmp_path, monkeypatch, moment):
+    options = (
+        "--max-steps 4 --training.evaluate-every 2 --training.log-every 1 --training.metric loss".split()
+    )
+    arguments = [*TINY, *write_corpus(tmp_path / "data"), *options]
+    unbroken, run = tmp_path / "unbroken", tmp_path / "run"
+    assert main([*arguments, "--run", str(unbroken)]) == 0
+    evaluate = Loop._evaluate
+
+    def ends(self, state, step, history):
+        if moment == "after":
+            evaluate(self, state, step, history)
+        raise RunError("the power is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_evaluate", ends)
+        assert main([*arguments, "--run", str(run)]) == 2
+    assert completed(run) == [2]
+    assert main([*arguments, "--run", str(run)]) == 0
+    assert_same_run(run, unbroken)
+    assert [row["step"] for row in read_metrics(run) if row["kind"] == "dev"] == [2, 4]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import pytest
 
 from experiments.configs import load
 from experiments.continuing import check, made_directory
+from experiments.tasks.corpora import stamps
 from flaxnmt.errors import RunError
 from flaxnmt.run_directory import save_config
 
@@ -46,3 +47,21 @@ def test_the_end_that_noise_on_gates_grows_to_stays(tmp_path):
     fixed = replace(config.training, budget=replace(config.training.budget, noise_steps=100))
     save_config(tmp_path, replace(config, training=fixed))
     check(replace(config, training=replace(fixed, max_steps=9)), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["{}", "{}[:2]", "file://{}"])
+def test_training_files_that_changed_are_noticed(tmp_path, name):
+    file = tmp_path / "train.de"
+    file.write_text("eins\nzwei\n", encoding="utf-8")
+    names = [name.format(file)]
+    before = stamps(names)
+    assert stamps(names) == before
+    file.write_text("eins\nzwei\ndrei\n", encoding="utf-8")
+    assert stamps(names) != before
+
+
+def test_parts_of_a_file_and_generated_corpora_are_told_apart(tmp_path):
+    file = tmp_path / "train.de"
+    file.write_text("eins\nzwei\n", encoding="utf-8")
+    found = stamps([str(file), f"{file}[:1]", f"{file}[1:]", "discourse:train:10", "discourse:train:20"])
+    assert all(found.count(stamp) == 1 for stamp in found)

@@ -2,10 +2,11 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from experiments.configs import load
-from experiments.tasks import make_task
+from experiments.tasks import language, make_task
 
 DOCUMENTS = (
     "the old dog sleeps\n" * 9,
@@ -49,3 +50,10 @@ def test_encoders_that_cannot_tell_documents_apart_read_one_at_a_time(rows, bran
 
 def test_attention_reads_several_in_a_sequence(rows):
     assert max(map(len, rows("attention:1", "attention:2"))) > 1
+
+
+def test_counts_by_parts_are_those_of_the_whole(monkeypatch):
+    monkeypatch.setattr(language, "PART", 4)
+    tokens = np.array([3, 1, 3, 0, 2, 3, 1, 1, 5], np.uint16)
+    assert language.counted(tokens, 7).tolist() == [1, 3, 1, 3, 0, 1, 0]
+    assert language.counted(tokens[:0], 3).tolist() == [0, 0, 0]

@@ -15,7 +15,6 @@ from cases import slow_but
 from flaxnmt.errors import RunError
 from flaxnmt.training.checkpoints import Checkpoints, absolute
 from flaxnmt.training.integrity import checksum
-from flaxnmt.training.meters import CompilationCounter
 from flaxnmt.training.retention import ranked, retained
 
 
@@ -74,28 +73,17 @@ def test_restores_the_newest_bit_for_bit_and_quietly(tmp_path, capfd):
             jax.block_until_ready(overwrite((params, rest)))
     with Checkpoints(tmp_path / "c") as checkpoints:
         step, params, rest, progress = checkpoints.restore(*map(abstract, make_state(0)))
-        assert_same_bits(checkpoints.restore_params(1, abstract(params)), make_state(1)[0])
+        assert_same_bits(checkpoints.average([1], abstract(params)), make_state(1)[0])
     assert step == 2
     assert_same_bits((params, rest), make_state(2))
     assert progress == {"epoch": 0.1 * 2, "position": [3, 2]}
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_warm_save_compiles_nothing(tmp_path):
-    # A width of its own, so that no other test has compiled for it.
-    state = make_state(1, width=47)
-    with Checkpoints(tmp_path) as checkpoints, CompilationCounter() as counter:
-        checkpoints.warm(*state)
-        assert counter.total > 0
-        counter.warm()
-        checkpoints.save(1, *state, {}, wait=True)
-    assert counter.late == []
-
-
 def test_parameters_are_read_without_the_rest(tmp_path):
     save_steps(tmp_path, [1])
     shutil.rmtree(tmp_path / "1" / "rest")
-    params = Checkpoints(tmp_path, read_only=True).restore_params(1, abstract(make_state(0)[0]))
+    params = Checkpoints(tmp_path, read_only=True).average([1], abstract(make_state(0)[0]))
     assert_same_bits(params, make_state(1)[0])
 
 
@@ -148,11 +136,16 @@ def test_keeps_the_last_and_the_best_on_disk(tmp_path):
         assert checkpoints.last_steps(1) == [6]
 
 
-def test_a_saved_step_is_left_as_it_is(tmp_path):
+def test_of_a_saved_step_the_record_alone_is_written_anew(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(4, *make_state(4), {"first": True})
-        checkpoints.save(4, *make_state(5), {"first": False})
-    assert restored(tmp_path)[3] == {"first": True}
+        checkpoints.save(4, *make_state(4), {"first": True}, passing=True)
+        checkpoints.save(4, *make_state(5), {"first": False}, metric=30.0)
+    with Checkpoints(tmp_path) as checkpoints:
+        _, params, rest, progress = checkpoints.restore(*map(abstract, make_state(0)))
+        assert (checkpoints.best_steps(), checkpoints.last_steps(1)) == ([4], [4])
+    assert progress == {"first": False}
+    assert_same_bits((params, rest), make_state(4))
+    assert not list((tmp_path / "4" / "progress").glob("*.partial"))
 
 
 def largest(directory):
@@ -277,8 +270,6 @@ def test_average_is_the_mean_of_the_sound_ones(tmp_path, caplog):
     assert_same_bits(checkpoints.average([3], target), make_state(3)[0])
     with pytest.raises(RunError, match="no checkpoint left"):
         checkpoints.average([2], target)
-    with pytest.raises(RunError, match="damaged"):
-        checkpoints.restore_params(2, target)
 
 
 def test_reading_changes_nothing(tmp_path):

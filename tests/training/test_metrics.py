@@ -99,6 +99,12 @@ def test_resuming_drops_later_rows_but_not_events(tmp_path):
         writer.write(4, "train", {})
     assert steps_of(tmp_path, "train") == [1, 2, 3, 4]
     assert steps_of(tmp_path, "event") == [5]
+    with MetricsWriter(tmp_path, resume_step=4) as writer:
+        writer.write(4, "dev", {})
+    with MetricsWriter(tmp_path, resume_step=4):
+        assert steps_of(tmp_path, "dev") == [4]
+    with MetricsWriter(tmp_path, resume_step=4, again=("dev", "test")):
+        assert steps_of(tmp_path, "dev") == [] and steps_of(tmp_path, "train")[-1] == 4
     with MetricsWriter(tmp_path, resume_step=0):
         pass
     assert steps_of(tmp_path, "train") == []

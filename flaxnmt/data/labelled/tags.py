@@ -18,8 +18,8 @@ def read_tags(
 ) -> Iterator[TaggedExample]:
     """Sentences of a file: a word a line, blanks between its columns, a blank line after each sentence.
 
-    The first column is the word and the last one its label; lines that begin with # and those of -DOCSTART- are no
-    words. `labels` are names such as `tag_names` finds.
+    The first column is the word and the last one its label; lines that begin with # and a blank before a sentence,
+    and those of -DOCSTART-, are no words. `labels` are names such as `tag_names` finds.
 
     Raises:
       DataError: for a missing file and, while reading, for lines of another number of columns and unknown labels.
@@ -54,7 +54,7 @@ def _sentences(path: str | Path, report: Report) -> Iterator[list[Token]]:
             if sentence:
                 yield sentence
             sentence = []
-        elif text.startswith("# "):
+        elif text.startswith("# ") and not sentence:
             continue
         elif len(cells) < 2 or len(cells) != (columns or len(cells)):
             expected = f"{columns} as in the lines before" if columns else "a word and its label"

@@ -131,7 +131,7 @@ def _rows(
 
 def _of_table(path: Path, problem: Callable[[int, str, str], None]) -> Iterator[Row]:
     lines = enumerate(read_lines(path), 1)
-    names = next(lines)[1].split("\t")
+    names = next(lines, (1, ""))[1].split("\t")
     if not set(names) & set(FIRST):
         problem(1, "columns", f"no column {', '.join(FIRST)}: the first line names the columns")
         return
