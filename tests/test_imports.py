@@ -41,6 +41,7 @@ def test_import_loads_nothing_heavier_than_flax_and_optax():
     assert sorted((ours - alone) & set(HEAVY)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     slow_but(["models.seq2seq"], ["attention.multihead", "models.seq2seq", "decoding.beam", "training.loss"]),

@@ -110,6 +110,7 @@ def test_own_sentence_is_kept_beside_the_others(look):
     assert (index == own[:, None]).any(-1).all()
 
 
+@pytest.mark.slow
 def test_scanned_layers_look_alike(look):
     found = look("hierarchical", scan=True)["layers"]
     assert len(found) == 2 and found[0]["attention"]["path_node"].shape == (H, N, M, T, LEVELS)
@@ -117,6 +118,7 @@ def test_scanned_layers_look_alike(look):
     assert np.abs(first - second).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_the_wrong_input_is_one_line(opened, opened_documents):
     with pytest.raises(ConfigError, match="a model of sentences: ask for the attention of a line"):
         opened.attention(DOCUMENT)
@@ -152,7 +154,10 @@ def test_the_picture_shows_the_selected_sentences(selected, head, panels):
         looking.draw_selection(selected, sentence=0, layer=0)
 
 
-@pytest.mark.parametrize("branches, layers", [(("lstm:1",), 0), (("attention:2", "fnet:1+attention:1"), 3)])
+@pytest.mark.parametrize(
+    "branches, layers",
+    [pytest.param(("lstm:1",), 0, marks=pytest.mark.slow), (("attention:2", "fnet:1+attention:1"), 3)],
+)
 def test_encoders_have_weights_of_the_layers_that_attend(opened, branches, layers):
     encoder = dataclasses.replace(opened.config.model.encoder, branches=branches)
     config = opened.config.replace(model=dataclasses.replace(opened.config.model, encoder=encoder))

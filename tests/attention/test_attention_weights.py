@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from cases import slow_but
 
 from flaxnmt.attention.conditional import ConditionalAttention
 from flaxnmt.attention.dot_product import MASKED, dot_product_attention
@@ -78,7 +79,7 @@ def make_params(seed=0, names=("query", "key", "value")):
     return {name: rng.normal(size=(D, H, K)) for name in names} | {"out": rng.normal(size=(H, K, D))}
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", slow_but([jnp.float32], [jnp.float32, jnp.bfloat16]))
 @pytest.mark.parametrize("kind", HARD)
 def test_attention_with_hard_weights_is_the_sum_of_the_values_that_pass(kind, dtype):
     weights, params = HARD[kind][0], make_params()
@@ -106,7 +107,7 @@ def exact_weights(kind, scores):
     return (scores > {"above_zero": 0.0, "above_half": 0.5}[kind]) & seen
 
 
-@pytest.mark.parametrize("kind", HARD)
+@pytest.mark.parametrize("kind", slow_but(["argmax"], HARD))
 def test_conditional_attention_takes_hard_weights_in_its_dense_form_alone(kind):
     weights, sentences, words = HARD[kind][0], 6, 2
     params = make_params(names=("query", "key", "value", "selector_query", "selector_key"))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from cases import slow_but
 
 from flaxnmt.attention.context import ContextAttention, ContextHeads, WordsAndSentences, other_sentences
 from flaxnmt.attention.multihead import MultiHeadAttention
@@ -80,7 +81,7 @@ def assert_gradients(gradients, loss, arguments, atol):
         np.testing.assert_allclose(found, numeric, atol=atol, err_msg=jax.tree_util.keystr(path))
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", slow_but([False], [True, False]))
 def test_output_and_gradients_are_those_of_float64(own, inputs):
     params, (x, memory, upstream) = make_params(), inputs
 
@@ -122,7 +123,7 @@ def test_any_sentence_encoder_stands_below_an_ordinary_attention(encoder, inputs
     np.testing.assert_allclose(y, two_steps(x, memory).reshape(x.shape), atol=2e-6)
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", slow_but([False], [True, False]))
 def test_rows_of_an_encoder_of_a_decoder_and_of_hypotheses_are_the_same(own, inputs):
     params, (x, memory, _) = float32(make_params()), float32(inputs)
     shapes = ((B * N, Q, D), (B, N * Q, D), (B * N * Q, 1, D))
@@ -141,7 +142,7 @@ def test_rows_of_an_encoder_of_a_decoder_and_of_hypotheses_are_the_same(own, inp
     np.testing.assert_allclose(one_step, whole[:, :, 1:].reshape(B * N, 1, D), atol=2e-6)
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", slow_but([False], [True, False]))
 def test_padding_of_words_sentences_and_documents_changes_nothing(own, inputs):
     params, (x, memory, _) = float32(make_params()), float32(inputs)
     more = ((0, 1), (0, 2), (0, 1))
@@ -190,6 +191,7 @@ def test_bfloat16_is_close(inputs):
     np.testing.assert_allclose(np.asarray(y, np.float64), exact, atol=6e-2 * np.abs(exact).max())
 
 
+@pytest.mark.slow
 def test_as_a_block_of_an_encoder_layer_its_gradients_are_finite(inputs):
     x = jnp.asarray(inputs[1], jnp.float32)
     block = Block(attention(own=False, dropout=0.5), dropout=0.5)
@@ -209,7 +211,9 @@ def test_as_a_block_of_an_encoder_layer_its_gradients_are_finite(inputs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "encoder", [Source2Token(D), MultiDimensionalSource2Token(D)], ids=["single", "multi"]
+    "encoder",
+    slow_but([MultiDimensionalSource2Token(D)], [Source2Token(D), MultiDimensionalSource2Token(D)]),
+    ids=["single", "multi"],
 )
 def test_documents_lie_over_a_mesh_of_devices(encoder, inputs):
     x, memory, _ = float32(inputs)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 
 from flaxnmt.attention import dispatch
 from flaxnmt.attention.conditional import ConditionalAttention
@@ -49,7 +50,7 @@ def of_line(module, params, line):
     return run(module, params, line[None], Context())[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["shaw", "transformer_xl"], KINDS))
 def test_attention_over_a_document_is_that_over_its_words_in_one_line(kind):
     module = DocumentAttention(D, H, positions=KINDS[kind])
     params = random_params(module)
@@ -59,7 +60,7 @@ def test_attention_over_a_document_is_that_over_its_words_in_one_line(kind):
         np.testing.assert_allclose(y[b][MASK[b]], line, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["shaw", pytest.param("transformer_xl", marks=pytest.mark.slow), "rotary"])
+@pytest.mark.parametrize("kind", slow_but(["shaw"], KINDS))
 def test_words_and_sentences_side_by_side_count_the_words_of_the_sentence(kind):
     """Distances within a sentence are those of the document, and sentence encodings have none."""
     context = ContextAttention(D, H, sentence_encoder=MeanPooling(D))
@@ -111,7 +112,7 @@ def test_dispatched_is_dense_forward_and_backward(kind, together, monkeypatch):
         assert all(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(ours[1][0]["positions"]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["transformer_xl"], KINDS))
 def test_with_every_sentence_selected_and_none_relevant_it_is_attention_over_the_document(kind):
     module = conditional(kind, t=N)
     params = random_params(module)

@@ -107,6 +107,7 @@ def test_gradients_are_those_of_float64():
         assert np.abs(expected).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("merge", "by", "own", "t"),
     [pytest.param("mean", "cumulative", False, 4, marks=pytest.mark.slow), ("multi", "raw", True, 3)],
@@ -133,6 +134,7 @@ def test_search_and_dispatch_have_outputs_and_gradients_of_the_dense_form(merge,
     assert not np.any(np.asarray(gradients[1])[~mask])
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing():
     module, params = make_module(), float32(make_params())
     run = jax.jit(module.apply)
@@ -143,6 +145,7 @@ def test_padding_changes_nothing():
     np.testing.assert_allclose(np.asarray(padded)[longer_mask], np.asarray(y)[mask], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_with_every_padding_pattern():
     patterns = np.array(list(itertools.product([0, 1, M], repeat=3)))
     x, mask = make_batch(patterns, 3)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from cases import slow_but
 
 from flaxnmt.attention.multihead import MultiHeadAttention
 from flaxnmt.layers.context import Context, positions_of
@@ -60,7 +61,7 @@ def expected_output(params, x, memory, mask):
     return np.stack([reference.multi_head(params, *example) for example in zip(x, memory, mask)])
 
 
-@pytest.mark.parametrize("kind", CONTEXTS)
+@pytest.mark.parametrize("kind", slow_but(["causal", "visible_padding"], CONTEXTS))
 def test_output_and_gradients_are_those_of_float64(kind, inputs):
     context, mask = CONTEXTS[kind]
     params, (x, memory, upstream) = make_params(), inputs

@@ -70,6 +70,7 @@ def test_equal_scores_are_taken_in_the_order_of_the_sentences():
     np.testing.assert_array_equal(selection.index, jax.lax.top_k(jnp.asarray(scores), 4)[1])
 
 
+@pytest.mark.slow
 def test_the_number_of_words_in_a_block_changes_nothing():
     # Small integers, so that no order of summation rounds.
     query, key = (jnp.round(2 * x) for x in cast(make_inputs()))
@@ -80,7 +81,7 @@ def test_the_number_of_words_in_a_block_changes_nothing():
             np.testing.assert_array_equal(getattr(part, field), getattr(whole, field), err_msg=field)
 
 
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("own", slow_but([True], [False, True]))
 def test_gradient_is_that_of_the_kept_scores(own):
     query, key = make_inputs()
     own = OWN if own else None

@@ -116,6 +116,7 @@ def test_bfloat16_is_close_and_keeps_float32_parameters(encoder, words):
     assert {leaf.dtype for leaf in jax.tree.leaves(fresh)} <= {jnp.dtype("float32")}
 
 
+@pytest.mark.slow
 def test_any_leading_axes_and_whatever_stands_in_the_padding(encoder, words):
     make, params, expected = encoder
     encode, (params, x) = jax.jit(make().apply), float32(({"params": params}, words))

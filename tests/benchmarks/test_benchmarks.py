@@ -125,6 +125,7 @@ def test_decoding_runs_from_the_command_line_and_writes_its_row(tmp_path):
     assert "results" not in row["options"]
 
 
+@pytest.mark.slow
 def test_training_reports_share_of_peak_and_padding():
     options = training.Options(sizes=("tiny",), peers=(), rounds=1, shapes=SHAPES[1:])
     row = training.measure("tiny", options)

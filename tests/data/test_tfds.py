@@ -103,6 +103,7 @@ def test_errors_are_one_line(prepared, name, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_prepared_files_are_read_without_their_builder_and_without_tensorflow(prepared):
     folder, builders = prepared
     command = [sys.executable, "-c", LIST_SENTENCES, "tfds:tiny_talks/de_to_en"]

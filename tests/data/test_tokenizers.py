@@ -127,6 +127,7 @@ def test_training_is_deterministic(kind):
     assert train(kind, texts, 301).hash not in models
 
 
+@pytest.mark.slow
 def test_training_prints_nothing():
     code = (
         "from flaxnmt.data.tokenizers import train; train('unigram', ['some text here', 'and there'] * 9, 16)"

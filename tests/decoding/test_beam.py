@@ -38,7 +38,7 @@ def assert_equals_reference(found, row, expected):
     assert np.isneginf(found.scores[row, n:]).all() and not found.lengths[row, n:].any()
 
 
-@pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0])
+@pytest.mark.parametrize("alpha", slow_but([0.6], [-0.5, 0.0, 0.6, 1.0]))
 def test_wide_beam_finds_what_brute_force_finds(alpha):
     toy, longest = Toy(3), 4
     rows = toy.rows(3)
@@ -53,7 +53,7 @@ def test_wide_beam_finds_what_brute_force_finds(alpha):
 @pytest.mark.parametrize(
     ("alpha", "beams"),
     slow_but(
-        [(-0.5, 2), (0.0, 4), (0.6, 2), (3.0, 3)],
+        [(0.0, 4), (0.6, 2)],
         [(-0.5, 2), (0.0, 1), (0.0, 4), (0.6, 1), (0.6, 2), (0.6, 4), (1.0, 2), (3.0, 3)],
     ),
 )
@@ -87,6 +87,7 @@ def test_narrow_beam_equals_reference_without_stop_rule(alpha, beams):
                 assert_equals_reference(found, b, expected)
 
 
+@pytest.mark.slow
 def test_n_best_of_one_stops_earlier_with_the_same_best():
     toy = Toy(1, vocab=12)
     rows = toy.rows(16)
@@ -202,6 +203,7 @@ def test_beam_of_one_without_penalty_is_greedy():
     assert len(lengths) > 2
 
 
+@pytest.mark.slow
 def test_score_is_rescoring():
     toy = Toy(2, vocab=20)
     rows = toy.rows(8)

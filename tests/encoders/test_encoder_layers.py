@@ -42,6 +42,8 @@ LAYERS = {
     "static expansion, vectors alone": expansion(enrichment="none"),
 }
 
+FAST = ("lstm", "convs2s", "fnet", "static expansion, one matrix")
+
 
 def random_params(module, seed=1):
     rng = np.random.default_rng(seed)
@@ -53,6 +55,7 @@ def float32(tree):
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
 
 
+@partial(jax.jit, static_argnums=0)
 def run(module, params, x, context=CONTEXT):
     return module.apply({"params": params}, x, x, context)
 
@@ -64,7 +67,7 @@ def exact_loss(function, params, x):
     )
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", slow_but(FAST, LAYERS))
 def test_a_layer_is_its_equation_forward_and_backward(name):
     module, exact = LAYERS[name]
     params = random_params(module)
@@ -92,20 +95,20 @@ def test_a_layer_is_its_equation_forward_and_backward(name):
     jax.tree_util.tree_map_with_path(compare, d_params, params)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", slow_but(FAST, LAYERS))
 def test_padding_changes_nothing_whatever_lies_there(name):
     module, _ = LAYERS[name]
-    params, step = float32(random_params(module)), jax.jit(run, static_argnums=0)
+    params = float32(random_params(module))
     junk = np.where(MASK[..., None], X, 1e3)
     wide = np.concatenate([junk, np.full((len(LENGTHS), 4, D), -50.0)], axis=1)
     mask = jnp.asarray(np.concatenate([MASK, np.zeros((len(LENGTHS), 4), bool)], axis=1))
-    plain = step(module, params, float32(X), CONTEXT)
+    plain = run(module, params, float32(X), CONTEXT)
     for x, context in ((junk, CONTEXT), (wide, Context(query_mask=mask, key_mask=mask))):
-        y = np.asarray(step(module, params, float32(x), context))[:, :WIDTH]
+        y = np.asarray(run(module, params, float32(x), context))[:, :WIDTH]
         np.testing.assert_allclose(y[MASK], plain[MASK], rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if "convs2s" not in name])
+@pytest.mark.parametrize("name", slow_but(FAST, [name for name in LAYERS if "convs2s" not in name]))
 def test_a_gap_is_as_if_its_rows_were_not_there(name):
     module, _ = LAYERS[name]
     params, there = float32(random_params(module)), np.asarray([1, 1, 0, 1, 0, 0, 1], bool)
@@ -129,7 +132,7 @@ def test_a_gap_keeps_its_place_in_a_convolution():
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", slow_but(FAST, LAYERS))
 def test_leading_axes_are_rows_of_a_batch(name):
     module, _ = LAYERS[name]
     params = float32(random_params(module))
@@ -140,7 +143,7 @@ def test_leading_axes_are_rows_of_a_batch(name):
     )
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name != "fnet"])
+@pytest.mark.parametrize("name", slow_but(FAST, [name for name in LAYERS if name != "fnet"]))
 def test_bfloat16_stays_near_float32(name):
     module, _ = LAYERS[name]
     params = float32(random_params(module))
@@ -167,6 +170,7 @@ def sees(module, length=9, layers=1):
     return np.abs(np.asarray(jacobian)).max((1, 3)) > 1e-7
 
 
+@pytest.mark.slow
 def test_receptive_fields():
     everywhere = np.ones((9, 9), bool)
     away = np.abs(np.subtract.outer(np.arange(9), np.arange(9)))
@@ -233,7 +237,7 @@ def test_scores_that_are_all_of_one_sign_leave_the_other_expansion_empty():
     assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", slow_but(FAST, LAYERS))
 def test_an_empty_sentence_is_no_trouble(name):
     module, _ = LAYERS[name]
     params = float32(random_params(module))

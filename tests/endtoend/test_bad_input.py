@@ -322,6 +322,7 @@ def test_what_the_system_refuses_and_interrupts_are_one_line(capsys):
         guarded(full, debug=True)
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_error(trained, tmp_path):
     lines = write_lines(tmp_path / "lines", sentences(40, seed=3))
     command = [

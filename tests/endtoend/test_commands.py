@@ -47,6 +47,7 @@ def found(opened, lines):
     return opened.hypotheses(lines, n_best=2, batch_size=64)
 
 
+@pytest.mark.slow
 def test_the_text_depends_on_neither_batch_size_nor_order(opened, lines, found):
     # Where a rival is as good as the best, rounding may choose: here none is.
     assert min(best.score - second.score for (best, second), line in zip(found, lines) if line) > 1e-2
@@ -116,6 +117,7 @@ def test_samples_depend_on_the_seed_and_not_on_batches(trained, opened, lines, t
     assert lines_of(tmp_path / "out") == texts
 
 
+@pytest.mark.slow
 def test_a_typed_line_is_answered_and_bad_bytes_lose_nothing(trained):
     process = start("flaxnmt.cli", "translate", "--run", str(trained.directory))
     try:

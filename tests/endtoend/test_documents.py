@@ -280,7 +280,9 @@ def test_models_of_documents_that_cannot_be_built(refused):
     assert refused("--data.previous-target").startswith("--data.previous 0: give the number of previous")
     assert refused("--data.previous -1").startswith("--data.previous -1: give the number of previous")
     assert refused("--model.encoder.attention.heads 0").startswith("0 heads do not divide d_model 32")
-    assert refused("--data.max-sentences 4").startswith("--data.max-sentences 4 with --data.overlap 2: chunks would be")
+    assert refused("--data.max-sentences 4").startswith(
+        "--data.max-sentences 4 with --data.overlap 2: chunks would be"
+    )
     assert "holds fewer than 8 rows (rows_multiple) of 6 sentences" in refused("--data.batch-tokens 64")
     said = refused("--model.document.cross document --model.positions none")
     assert said.startswith("--model.document.cross document tells the decoder by its position which sentence")

@@ -54,6 +54,7 @@ def test_patience_ends_a_run_that_learns_nothing(corpus, tmp_path):
         assert tag in board
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run(trained, tmp_path):
     run = tmp_path / "run"
     # From the parameters of a trained run, as on a bucket, so that the first loss is small, and with its vocabulary.

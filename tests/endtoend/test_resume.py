@@ -26,6 +26,20 @@ from flaxnmt.training.metrics import read_metrics
 from flaxnmt.training.preemption import Preemption, leaving_at_once
 
 
+def test_a_stop_leaves_no_trace(trained, tmp_path):
+    run = tmp_path / "run"
+    code, err = end_live(trained.arguments, run, lambda: completed(run) != [], signal.SIGTERM)
+    assert code == 42 and "Traceback" not in err
+    stopped = completed(run)[-1]
+    assert stopped < 200 and f"asked to stop: saved at step {stopped}; the same command continues" in err
+    _, err = finish(start("experiments.train", *trained.arguments, "--run", str(run)))
+    assert f"continues {run} from step {stopped}" in err
+    assert_same_run(run, trained.directory)
+    events = [row["event"] for row in read_metrics(run) if row["kind"] == "event"]
+    assert events == ["started", "preempted", "started", "finished"]
+
+
+@pytest.mark.slow
 def test_kills_and_stops_leave_no_trace(trained, tmp_path):
     run = tmp_path / "run"
     kill(trained.arguments, run, while_saving(run, later=10, delay=0.002))

@@ -106,6 +106,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.slow
 def test_reading_a_run_initialises_no_backend(trained, tmp_path):
     # With a platform that does not exist, whatever asks for a device fails.
     (tmp_path / "read_without_a_device.py").write_text(READ_WITHOUT_A_DEVICE)

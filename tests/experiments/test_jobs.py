@@ -134,6 +134,7 @@ def test_a_signal_reaches_all_jobs(tmp_path):
     stopping.join()
 
 
+@pytest.mark.slow
 def test_rows_of_several_processes_are_all_there(tmp_path):
     adds = """
         import os

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+import pytest
 
 from experiments import preflight
 from experiments.configs import load
@@ -74,6 +75,7 @@ def test_data_that_is_not_there(tmp_path):
     assert unreachable((there, there + "s")).startswith(f"{there}s does not exist; the nearest name there is")
 
 
+@pytest.mark.slow
 def test_what_hangs_ends_with_a_line():
     script = (
         "import time\nfrom experiments.preflight import time_limit\n"

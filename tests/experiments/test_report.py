@@ -2,17 +2,13 @@
 
 import json
 import struct
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from experiments.report import best_row, report_text, show, table, write_report
+from experiments.report import best_row, main, report_text, show, table, write_report
 from flaxnmt.errors import RunError
 from flaxnmt.training.metrics import MetricsWriter
 
-ROOT = Path(__file__).parents[2]
 CONFIG = {
     "model": {"layers": 3, "kinds": ["a", "b"]},
     "optimizer": {"eps": 1e-9},
@@ -138,14 +134,12 @@ def test_cells_stay_on_their_line():
     )
 
 
-def test_the_command_prints_the_path_or_one_line(tmp_path):
+def test_the_command_prints_the_path_or_one_line(tmp_path, capsys):
     run = make_run(tmp_path / "demo", evaluations=1)
-    command = [sys.executable, "-m", "experiments.report"]
-    done = subprocess.run([*command, run], cwd=ROOT, capture_output=True, text=True)
-    assert (done.stdout.strip(), done.stderr, done.returncode) == (str(run / "report.md"), "", 0)
-    failed = subprocess.run([*command, tmp_path / "none"], cwd=ROOT, capture_output=True, text=True)
-    assert failed.returncode == 2 and failed.stderr.count("\n") == 1
-    assert failed.stderr.startswith(f"error: {tmp_path / 'none'}: no config.json")
+    assert main([str(run)]) == 0 and capsys.readouterr() == (f"{run / 'report.md'}\n", "")
+    assert main([str(tmp_path / "none")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.startswith(f"error: {tmp_path / 'none'}: no config.json")
 
 
 def test_a_half_written_config_is_named(tmp_path):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import slow_but
 
 from experiments import sweep
 from experiments.arguments import parse
@@ -146,6 +147,7 @@ def test_a_stop_that_comes_too_early_to_be_heard_is_no_failure(command):
     assert any("the same command continues with early-seed1" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_ends_the_sweep(command):
     code, said, rows = command(
         trial("broken", (*TINY, "--model.encoder.attention.heads", "5")), trial("next")
@@ -189,7 +191,7 @@ def test_a_trial_is_another_one_where_the_one_it_starts_from_has_changed():
     assert [one == two for one, two in zip(before, after, strict=True)] == [False, False, False, True]
 
 
-@pytest.mark.parametrize("name", ["positions", "tokenizers"])
+@pytest.mark.parametrize("name", slow_but(["positions"], ["positions", "tokenizers"]))
 def test_trials_differ_from_their_baseline_in_what_is_compared(name, tmp_path, monkeypatch):
     for file in ("train.en.gz", "train.de.gz", "dev.en.gz", "dev.de.gz"):
         path = tmp_path / "multi30k_en_de" / file

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from cases import slow_but
 
 from experiments import sweep
 from experiments.arguments import parse
@@ -82,11 +83,7 @@ def test_a_sweep_without_rows_is_one_line(shown):
 
 @pytest.mark.parametrize(
     "name",
-    # Those of many trials; the others have all kinds of them.
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in ("bert", "document_choices", "encoders") else ())
-        for name in sweep.names()
-    ],
+    slow_but(["documents", "tokenizers"], sweep.names()),
 )
 def test_the_trials_of_every_sweep_are_trainings_with_names_of_their_own(name, tmp_path, monkeypatch):
     """Every option is one of the configuration's, and no ledger says where data lies."""

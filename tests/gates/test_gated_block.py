@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from cases import slow_but
 
 from flaxnmt.attention.conditional import ConditionalAttention
 from flaxnmt.attention.context import ContextAttention, ContextHeads
@@ -87,7 +88,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["attention, normed keys", "feed-forward"], KINDS))
 def test_a_gated_block_is_its_equation_forward_and_backward(kind):
     module, expected = KINDS[kind]
     params = random_params(module)
@@ -114,7 +115,7 @@ def test_a_gated_block_is_its_equation_forward_and_backward(kind):
         assert all(np.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(d_params[name])), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["attention", "feed-forward"], KINDS))
 def test_decisions_are_the_equation_and_skipping_equals_masking(kind):
     module, expected = KINDS[kind]
     params = random_params(module)
@@ -129,7 +130,7 @@ def test_decisions_are_the_equation_and_skipping_equals_masking(kind):
     assert (masked_use.used < masked_use.full).all()
 
 
-@pytest.mark.parametrize("normed_keys", [False, True])
+@pytest.mark.parametrize("normed_keys", slow_but([True], [False, True]))
 def test_attention_over_a_memory_gates_its_keys_by_the_memory(normed_keys):
     module = attention_block(normed_keys)
     params, memory = random_params(module), np.random.default_rng(5).normal(size=X.shape)
@@ -185,7 +186,7 @@ OF_DOCUMENTS = {
 }
 
 
-@pytest.mark.parametrize("kind", OF_DOCUMENTS)
+@pytest.mark.parametrize("kind", slow_but(["hierarchical"], OF_DOCUMENTS))
 def test_the_work_of_documents_is_that_of_their_words_and_sentences(kind):
     """Counted of a batch it is what `flops` says of whole sentences, and padding does not add to it."""
     module = make(OF_DOCUMENTS[kind]())
@@ -252,7 +253,7 @@ def test_what_rows_share_is_computed_where_one_of_them_is_on():
     assert computed(-1.0, True, True) == 1
 
 
-@pytest.mark.parametrize("kind", ["heads", "hierarchical", "lstm", "expansion"])
+@pytest.mark.parametrize("kind", slow_but(["heads"], ["heads", "hierarchical", "lstm", "expansion"]))
 def test_closed_sublayers_that_share_something_are_the_identity(kind):
     module = make(LSTM(D) if kind == "lstm" else OF_DOCUMENTS[kind]())
     seen = jnp.asarray(np.stack([MASK[:, :4], MASK[:, 1:]]))

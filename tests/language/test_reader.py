@@ -145,6 +145,7 @@ def test_an_embedding_is_that_of_the_text_alone(masked, pool):
     np.testing.assert_allclose(found[2], hidden.mean(0) if pool == "mean" else hidden[0], **CLOSE)
 
 
+@pytest.mark.slow
 def test_neither_batch_nor_order_changes_an_answer(masked, monkeypatch):
     embedded = masked.embed(TEXTS)
     np.testing.assert_allclose(masked.embed(TEXTS[::-1])[::-1], embedded, **CLOSE)
@@ -168,6 +169,7 @@ def test_contextual_embeddings_are_the_layers_of_the_model(masked):
     assert text == SENTENCES[0]
 
 
+@pytest.mark.slow
 def test_long_texts_are_cut_with_a_warning(masked, tmp_path, caplog):
     # Learned positions are as many as the model has; of sinusoids there is no end.
     endless = make_run(tmp_path / "run", small_encoder(positions="sinusoidal").config)

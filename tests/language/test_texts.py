@@ -105,6 +105,7 @@ def test_a_greedy_completion_takes_the_likeliest_symbol_each_time(texts, languag
     assert found == texts.vocabularies.source.decode([ids])[0] and found.startswith("The dog")
 
 
+@pytest.mark.slow
 def test_completions_begin_as_given_in_any_order(texts):
     begun = ["The dog", "Perhaps", "A cat never", ""]
     options = dict(max_length=12, sampling=Sampling(seed=3))

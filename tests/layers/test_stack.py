@@ -40,7 +40,7 @@ def unrolled():
     return params, value, gradient
 
 
-@pytest.mark.parametrize("scan, remat", [(True, False), (False, True)])
+@pytest.mark.parametrize("scan, remat", [(True, False), pytest.param(False, True, marks=pytest.mark.slow)])
 def test_scan_and_remat_change_neither_loss_nor_gradient(scan, remat, unrolled):
     params, value, gradient = unrolled
     convert = stacked if scan else lambda tree: tree

@@ -124,17 +124,20 @@ def test_branches_add_up_and_one_branch_is_the_model_itself():
 def test_learned_combinations_begin_as_the_sum(combine):
     model = with_branches("attention:1", "convs2s:2", combine=combine)
     params = unbox(jax.jit(model.init)(jax.random.key(0), SOURCE, TARGET)["params"])
-    learned = model.apply({"params": params}, SOURCE, TARGET)
+    run = jax.jit(lambda model, params: model.apply({"params": params}, SOURCE, TARGET), static_argnums=0)
+    learned = run(model, params)
     encoder = {name: value for name, value in params["encoder"].items() if name.startswith("branches")}
-    summed = with_branches("attention:1", "convs2s:2").apply(
-        {"params": params | {"encoder": encoder}}, SOURCE, TARGET
-    )
+    summed = run(with_branches("attention:1", "convs2s:2"), params | {"encoder": encoder})
     np.testing.assert_allclose(learned, summed, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     "kinds",
-    [KINDS[1:], ("lstm", "conditional"), pytest.param((*KINDS, *DOCUMENT_KINDS), marks=pytest.mark.slow)],
+    [
+        pytest.param(KINDS[1:], marks=pytest.mark.slow),
+        ("lstm", "conditional"),
+        pytest.param((*KINDS, *DOCUMENT_KINDS), marks=pytest.mark.slow),
+    ],
 )
 def test_every_pair_of_encoders_composes(kinds):
     """Shapes alone."""
@@ -222,6 +225,7 @@ def test_gated_branches_train_and_skip_what_their_gates_decide_against():
     assert (aux.use(3) < 1).all()
 
 
+@pytest.mark.slow
 def test_a_gate_saves_nothing_of_what_mixes_all_rows():
     """An LSTM whose gate is open for a single word is computed whole."""
     module = build.mixing(
@@ -239,6 +243,7 @@ def test_a_gate_saves_nothing_of_what_mixes_all_rows():
     np.testing.assert_allclose(use.used, use.full + 6 * module.control_flops(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_stack_is_scanned_where_its_layers_are_alike():
     model = with_branches("attention:2", "static_expansion:3", "convs2s:2+lstm:1", scan=True)
     stacks = [branch.stack.scan for branch in build.encoders(model.config).branches]

@@ -71,6 +71,7 @@ def test_steps_over_a_cache_decide_as_the_full_pass_does(made):
     )
 
 
+@pytest.mark.slow
 def test_padding_neither_counts_nor_changes_anything(made):
     short, encoder, decoder = logits(*made, SOURCE, TARGET)
     wide = [jnp.pad(ids, ((0, 0), (0, 3))) for ids in (SOURCE, TARGET)]
@@ -152,6 +153,7 @@ def test_gradients_reach_every_control_network_and_the_budgets(made):
     assert abs(float(later) - float(sums["loss"])) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_budget_loss_is_worth_its_weight_in_target_tokens(made):
     model, variables = made
     batch = {"source": SOURCE, "target": TARGET}

@@ -72,7 +72,7 @@ class Made:
 # Sentences alone are what `test_sentence_attention_over_documents_is_the_sentence_model` compares.
 @pytest.fixture(
     scope="module",
-    params=[*(pytest.param(case, marks=pytest.mark.slow) for case in SEEN[:2]), *SEEN[2:]],
+    params=[*(pytest.param(case, marks=pytest.mark.slow) for case in (*SEEN[:2], SEEN[3])), SEEN[2]],
     ids=str,
 )
 def made(request):
@@ -106,6 +106,7 @@ def test_only_a_model_of_sentences_ignores_the_rest_of_the_document(made):
     assert elsewhere < 1e-5 or elsewhere > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cross", slow_but(["document"], ["sentence", "document"]))
 def test_the_decoder_knows_which_sentence_it_writes(cross):
     """Before the first symbol nothing but the source, or the position of the sentence, can say it."""
@@ -121,7 +122,7 @@ WANTED = np.asarray([[3, 1], [2, 0], [0, 1]], np.int32)
     "kind, changes, wanted",
     [
         pytest.param("sentence", {}, None, marks=pytest.mark.slow),
-        ("hierarchical", {}, None),
+        pytest.param("hierarchical", {}, None, marks=pytest.mark.slow),
         pytest.param("conditional", FULL, None, marks=pytest.mark.slow),
         ("conditional", FULL, WANTED),
         pytest.param("context", {"decoder_context": True}, WANTED, marks=pytest.mark.slow),
@@ -195,7 +196,7 @@ def test_sentence_attention_over_documents_is_the_sentence_model():
     assert_equal_where(TARGET, made.expected, np.asarray(rows).reshape(made.expected.shape))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["hierarchical"], KINDS))
 def test_a_sentence_model_initialises_all_of_its_parameters_in_a_document_model(kind):
     plain = small_model(encoder=document_model(kind).config.encoder)
     ids = jax.ShapeDtypeStruct((1, 4), jnp.int32)
@@ -204,7 +205,7 @@ def test_a_sentence_model_initialises_all_of_its_parameters_in_a_document_model(
     assert {name: leaf.shape for name, leaf in known.items()} == {name: made[name].shape for name in known}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["hierarchical"], KINDS))
 def test_scanned_layers_of_documents_have_the_shapes_of_single_ones(kind):
     single = parameter_shapes(document_model(kind))
     config = dataclasses.replace(document_model(kind).config, scan=True)
@@ -236,6 +237,7 @@ def test_positions_are_those_of_the_levels(levels):
     assert (change[0].max() > 1e-4) == ("paragraph" in levels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(["conditional"], ["document", "conditional"]))
 def test_boundaries_matter_where_a_layer_knows_of_sentences(kind):
     """Words counted from the beginning of the document, all in sight, are the same wherever it is cut."""
@@ -250,13 +252,14 @@ def test_boundaries_matter_where_a_layer_knows_of_sentences(kind):
     assert same == (kind == "document")
 
 
+@pytest.mark.slow
 def test_without_break_tokens_the_encoder_does_not_see_the_end_of_a_sentence():
     ends, none = Made("document"), Made("document", sentence_ends=False)
     assert_equal_where(TARGET, none.logits(np.where(SOURCE == 3, 0, SOURCE)), none.expected)
     assert np.abs(ends.expected - none.expected)[TARGET > 0].max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", KINDS[:4])
+@pytest.mark.parametrize("kind", slow_but(["heads"], KINDS[:4]))
 def test_flops_are_those_that_xla_counts(kind):
     model = document_model(kind, decoder_context=True)
     shapes = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((8, 8, 24), (8, 8, 24), (8, 8))]

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 from small_models import float32, random_ids, random_params, small_encoder
 
 from flaxnmt.checks import check_model
@@ -21,7 +22,7 @@ def made(**changes):
     return model, {"params": float32(random_params(model))}
 
 
-@pytest.mark.parametrize("head", SHAPES)
+@pytest.mark.parametrize("head", slow_but(["masked", "classes"], SHAPES))
 def test_heads_say_what_they_are_for_and_padding_changes_nothing(head):
     model, params = made(head=head, classes=3)
     apply = jax.jit(model.apply)

@@ -5,6 +5,7 @@ from typing import get_args
 
 import jax
 import pytest
+from cases import slow_but
 from small_models import parameter_shapes
 
 from experiments.benchmarks.encoder_costs import xla_flops
@@ -20,7 +21,7 @@ def paper(name, **changes):
     return dataclasses.replace(PRESETS["base"], encoder=encoder, **changes)
 
 
-@pytest.mark.parametrize("name", [*get_args(MixingKind), *ENCODER_SETS])
+@pytest.mark.parametrize("name", slow_but(["quintuple"], [*get_args(MixingKind), *ENCODER_SETS]))
 def test_golden_parameters_of_the_encoders_of_the_paper(name, golden):
     model = Seq2Seq(paper(name), 8000, 8000)
     shapes = jax.tree.leaves_with_path(unbox(parameter_shapes(model)["encoder"]))
@@ -52,7 +53,7 @@ def parameters_of_a_layer(kind, place, d, f):
 
 
 @pytest.mark.parametrize("size", ["base", pytest.param("small", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [*get_args(MixingKind), *ENCODER_SETS])
+@pytest.mark.parametrize("name", slow_but(["quintuple"], [*get_args(MixingKind), *ENCODER_SETS]))
 def test_encoders_have_as_many_parameters_as_their_equations(name, size):
     encoder = dataclasses.replace(PRESETS[size].encoder, branches=paper(name).encoder.branches)
     config = dataclasses.replace(PRESETS[size], encoder=encoder)
@@ -68,8 +69,10 @@ def test_encoders_have_as_many_parameters_as_their_equations(name, size):
 
 @pytest.mark.parametrize(
     "name, length",
-    [*((kind, 32) for kind in get_args(MixingKind)), ("dual", 32)]
-    + [pytest.param(name, 128, marks=pytest.mark.slow) for name in ENCODER_SETS],
+    slow_but(
+        [("static_expansion", 32)],
+        [*((kind, 32) for kind in (*get_args(MixingKind), "dual")), *((name, 128) for name in ENCODER_SETS)],
+    ),
 )
 def test_work_is_what_xla_counts(name, length):
     """Of the paper's size, with the recurrence unrolled, since XLA counts a scanned body once."""

@@ -124,6 +124,7 @@ def test_the_other_rows_of_a_batch_change_nothing(small):
     np.testing.assert_allclose(reversed_rows[::-1], logits, atol=ATOL)
 
 
+@pytest.mark.slow
 def test_vmap_over_examples_equals_the_batched_call(small):
     model, params, logits = small
 
@@ -133,6 +134,7 @@ def test_vmap_over_examples_equals_the_batched_call(small):
     np.testing.assert_allclose(jax.jit(jax.vmap(single))(SOURCE, TARGET), logits, atol=ATOL)
 
 
+@pytest.mark.slow
 def test_loss_and_gradient_of_a_batch_are_the_sums_of_its_rows_and_empty_rows_add_nothing(small):
     model, params, _ = small
     objective = translation_objective(model, 0.1)
@@ -165,6 +167,7 @@ def test_dropout_is_on_only_where_a_key_is_given(small):
     assert drawn[0] == drawn[1] != drawn[2] and plain not in drawn
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_in_half_precision_and_keeps_the_rest_in_float32(small):
     _, params, exact = small
     model = small_model(norm="post", compute_dtype="bfloat16")
@@ -196,6 +199,7 @@ def test_one_table_needs_one_vocabulary():
         parameter_shapes(small_model(20, 23))
 
 
+@pytest.mark.slow
 def test_captured_maps_are_the_weights_of_every_layer_and_head(small):
     model, params, _ = small
     variables = {"params": float32(params)}

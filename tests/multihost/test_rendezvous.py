@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from cases import slow_but
 from clusters import child, ends, is_alive, places, training
 from tiny_runs import ROOT
 
@@ -129,7 +130,7 @@ def test_whoever_is_killed_the_others_end_and_say_so():
     )
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", slow_but([0], [0, 1]))
 def test_a_supervisor_that_is_killed_takes_its_process_along(killed):
     orphans = []
 
@@ -143,7 +144,7 @@ def test_a_supervisor_that_is_killed_takes_its_process_along(killed):
     assert all(f"error: process {killed} of 3 on " in streams[i] and "was lost" in streams[i] for i in others)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", slow_but([signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]))
 def test_a_request_to_stop_reaches_all(number):
     codes, streams = supervised(LONG, LONG, act=lambda started: started[1].send_signal(number))
     assert codes == [42, 42] and streams == ["", ""]

@@ -44,6 +44,7 @@ def outputs(notebook, kind):
     return [entry[kind] for entry in data if kind in entry]
 
 
+@pytest.mark.slow
 def test_curves_and_attention_maps_are_drawn(executed):
     figures = [imread(BytesIO(b64decode(png))) for png in outputs(executed, "image/png")]
     assert len(figures) == 3
@@ -54,6 +55,7 @@ def test_curves_and_attention_maps_are_drawn(executed):
         assert coloured.sum() > 5
 
 
+@pytest.mark.slow
 def test_scores_have_signatures_and_translations_their_alternatives(executed):
     tables = outputs(executed, "text/markdown")
     run, scores, translations, alternatives, tokens = [table.splitlines() for table in tables]

@@ -25,5 +25,6 @@ def test_unboxed_parameters_train_alike(linen_losses):
     np.testing.assert_allclose(foreign_linen.train(boxed=False, steps=8), linen_losses[:8], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_nnx_model_learns_through_the_bridge():
     assert learned(foreign_nnx.train())

@@ -1,16 +1,23 @@
 """Every configuration lies on every kind of mesh, and leaves hardly anything whole with FSDP: by shapes alone."""
 
-import re
 from functools import cache
 
 import jax
 import pytest
+from cases import slow_but
 
 from experiments import configs
 from flaxnmt.models.families import example_inputs, module
 from flaxnmt.sharding import MAY_BE_WHOLE, check_sharded, make_mesh, tree_shardings, unsharded
 
-LARGE = re.compile("large|big|wmt")
+FAMILIES = (
+    "text_tiny",
+    "discourse_document",
+    "decoder_multi30k_en_de",
+    "masked_tiny",
+    "encoders_tiny",
+    "cct_multi30k_en_de",
+)
 MESHES = {"data": (4, 1, 1), "fsdp": (1, 4, 1), "fsdp x model": (1, 2, 2)}
 
 
@@ -25,7 +32,7 @@ def boxed(name: str):
 @pytest.mark.parametrize("sizes", MESHES.values(), ids=MESHES)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if LARGE.search(name) else ()) for name in configs.names()],
+    slow_but(FAMILIES, configs.names()),
 )
 def test_shardings_of_every_configuration(name, sizes):
     mesh, params = make_mesh(*sizes, devices=jax.devices()[:4]), boxed(name)

@@ -45,6 +45,7 @@ def test_gradients_cross_the_network_between_slices():
     assert one == 0 and two == pytest.approx(2 * 64 * 2**20 / 16 / (25e9 / 8))
 
 
+@pytest.mark.slow
 def test_the_network_asks_not_how_parameters_lie_on_a_slice():
     config = configs.load("text_tiny")
     config = config.replace(data=dataclasses.replace(config.data, rows_multiple=8))

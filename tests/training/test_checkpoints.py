@@ -257,6 +257,7 @@ def test_another_type_is_a_misfit(two_checkpoints):
         Checkpoints(two_checkpoints, read_only=True).restore(params, rest)
 
 
+@pytest.mark.slow
 def test_average_is_the_mean_of_the_sound_ones(tmp_path, caplog):
     save_steps(tmp_path, [1, 2, 3, 4])
     truncate(data_file("params")(tmp_path / "2"))
@@ -302,6 +303,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", slow_but([False], [True, False]))
 def test_a_full_disk_is_one_line_and_the_last_good_checkpoint_stays(small_disk, capfd, wait):
     # The first takes 0.6 MB of the 3 MB, the second would take 2.9 MB.

@@ -54,7 +54,11 @@ def trainer(names, mesh, accumulate=1):
     return CompiledStep(step, shardings, accumulate), state
 
 
-@pytest.fixture(scope="module", params=[{}, {"fsdp": 4, "data": 2}], ids=["one axis", "sharded"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param({}, marks=pytest.mark.slow), {"fsdp": 4, "data": 2}],
+    ids=["one axis", "sharded"],
+)
 def mesh(request):
     mesh = make_mesh(**request.param)
     with use_mesh(mesh):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 from small_models import VOCAB, float32, random_ids, random_params, small_decoder, small_encoder
 
 from flaxnmt.config import BudgetLossConfig
@@ -69,7 +70,7 @@ def test_an_answer_is_not_in_padding():
     assert labelled_sums(logits, said.at[1].set(-1), "spans")["tokens"] == 2
 
 
-@pytest.fixture(scope="module", params=LABELS)
+@pytest.fixture(scope="module", params=slow_but(["classes"], LABELS))
 def labelled(request):
     """Head, model, parameters, batch and objective with its gradient."""
     model = small_encoder(head=request.param, classes=CLASSES, dropout=0.0, **SMALL)
@@ -119,19 +120,23 @@ def test_masked_tokens_are_said_where_they_were_drawn():
     packed = jnp.asarray(np.where(tokens > 0, 1 + (np.arange(30) > 11), 0))
     batch, objective = {"tokens": tokens, "packed": packed}, masked_objective(model, MASK, WORDS)
 
-    def of(key):
-        return jax.jit(lambda params: objective(params, batch, key))(params)
+    def sums(params, key):
+        found = objective(params, batch, key)
+        return found["loss"], found
+
+    (_, drawn), gradient = jax.jit(jax.value_and_grad(sums, has_aux=True))(params, jax.random.key(5))
+    plain = jax.jit(lambda params: objective(params, batch, None))(params)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)), "rows are empty"
 
     @jax.jit
     def logits(params, shown, chosen):
         hidden, _ = model.apply({"params": params}, shown, packed=packed, method="encode")
         return model.apply({"params": params}, picked(hidden, chosen), method="logits")
 
-    for key, draws in (
-        (jax.random.key(5), jax.random.fold_in(jax.random.key(5), 2)),
-        (None, jax.random.key(0)),
+    for found, draws in (
+        (drawn, jax.random.fold_in(jax.random.key(5), 2)),
+        (plain, jax.random.key(0)),
     ):
-        found = of(key)
         draws = jax.random.split(draws)
         chosen, counts = choose(draws[0], tokens >= WORDS[0], RATE)
         shown = corrupt(draws[1], tokens, chosen, counts, MASK, WORDS)
@@ -143,8 +148,6 @@ def test_masked_tokens_are_said_where_they_were_drawn():
             right += int(log_p[row, place].argmax() == token)
         assert found["tokens"] == count > 10 and found["masked_accuracy"] == right
         np.testing.assert_allclose([found["loss"], found["nll"]], [nll] * 2, rtol=1e-5)
-    gradient = jax.jit(jax.grad(lambda params: objective(params, batch, jax.random.key(5))["loss"]))(params)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)), "rows are empty"
 
 
 def test_a_text_is_said_from_its_second_symbol_on():

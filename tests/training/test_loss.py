@@ -77,7 +77,7 @@ def test_padding_gives_no_loss_and_no_gradient_even_where_it_is_not_finite():
     assert not np.any(np.asarray(gradient)[~np.asarray(mask)])
 
 
-@pytest.mark.parametrize("chunk", slow_but([12, ROWS], [4, 12, ROWS, 1000]))
+@pytest.mark.parametrize("chunk", slow_but([12], [4, 12, ROWS, 1000]))
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_fused_sums_and_gradients_are_those_of_the_plain_form(smoothing, chunk):
     inputs = make_inputs()
@@ -159,7 +159,7 @@ def test_fused_padding_may_hold_nan():
 def test_vmap_over_examples_equals_single_calls(form):
     examples = [make_inputs(seed) for seed in range(3)]
     stacked = [jnp.stack(x) for x in zip(*examples)]
-    loss = jax.value_and_grad(lambda *inputs: form(*inputs, 0.1)[0], argnums=(0, 1))
+    loss = jax.jit(jax.value_and_grad(lambda *inputs: form(*inputs, 0.1)[0], argnums=(0, 1)))
     batched = jax.vmap(loss)(*stacked)
     single = jax.tree.map(lambda *x: jnp.stack(x), *[loss(*inputs) for inputs in examples])
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), batched, single)

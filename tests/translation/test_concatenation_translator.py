@@ -65,6 +65,7 @@ def test_each_line_is_read_after_the_line_before(translator, plain):
     assert translator.translate(LINES) == [*first, "", *second, "", "", *third]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wanted", [((1,), (), (0, 1)), pytest.param(((0, 2), (0,), ()), marks=pytest.mark.slow)], ids=str
 )
@@ -84,6 +85,7 @@ def test_a_model_of_lines_translates_the_wanted_lines(plain):
     ]
 
 
+@pytest.mark.slow
 def test_outputs_hold_no_break_even_where_the_model_writes_them(translator, plain):
     lines = [f"{text}{SEPARATOR}{text}" for text in WORDS]
     assert any(SEPARATOR in output.text for found in plain.hypotheses(lines, n_best=2) for output in found)

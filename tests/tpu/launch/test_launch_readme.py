@@ -82,6 +82,7 @@ def test_the_image_holds_what_it_copies_and_pins_what_it_installs():
     assert len(names) == len(set(names)) and {"libtpu", "gcsfs", "fsspec", "jax"} <= set(names)
 
 
+@pytest.mark.slow
 def test_help_lists_every_verb_and_is_there_soon():
     done = subprocess.run(
         [sys.executable, "-m", "tpu.launch", "--help"], capture_output=True, text=True, cwd=ROOT
