@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from flaxnmt.data.documents import Document
-from flaxnmt.data.tokenizers import UNK
 from flaxnmt.evaluation.controls import KINDS, Kind, compare_controls
 from flaxnmt.evaluation.documents import paired_document_bootstrap
 from flaxnmt.evaluation.scores import evaluate, paired_bootstrap
@@ -17,6 +16,7 @@ from flaxnmt.models.config import BudgetConfig
 from flaxnmt.models.flops import forward_flops, side_flops
 from flaxnmt.run import Run
 from flaxnmt.run_directory import write_json
+from flaxnmt.symbols import UNK
 
 METRICS = ("s_bleu", "d_bleu")
 TRANSLATIONS = "translations.json"

@@ -16,12 +16,11 @@ from flaxnmt.attention.selection import Selection
 from flaxnmt.attention.tree import level_sizes
 from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import TokenArray
-from flaxnmt.data.tokenizers import EOS
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import find_budget
 from flaxnmt.language.attention import attending, of_pair
 from flaxnmt.models.decoder_only import DecoderOnly, one_sequence
-from flaxnmt.models.seq2seq import PAD
+from flaxnmt.symbols import EOS, PAD
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.translator import Translator
 

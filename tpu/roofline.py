@@ -53,6 +53,9 @@ def step_flops(config: Config, shape: Shape) -> float:
     match config.model:
         case EncoderOnlyConfig(head="masked"):
             said = math.ceil(RATE * tokens[-1])
+        case EncoderOnlyConfig(head=head):
+            vocabulary = 2 if head == "spans" else config.model.classes
+            said = 1 if head == "classes" else tokens[-1]
         case DecoderOnlyConfig(task="language"):
             said = tokens[-1]
         case _:

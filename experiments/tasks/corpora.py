@@ -234,7 +234,11 @@ def _make(config: DataConfig, directory: Path) -> None:
                 "--init-from and --data.tokenizer.source-model out, so that the run makes its own"
             )
         vocabularies = Vocabularies(Breaks(vocabularies.source), Breaks(vocabularies.target))
-    fingerprint = {"tokenizer": vocabularies.hash, "files": stamps(config.train), "paragraphs": config.paragraphs}
+    fingerprint = {
+        "tokenizer": vocabularies.hash,
+        "files": stamps(config.train),
+        "paragraphs": config.paragraphs,
+    }
     if config.previous:
         fingerprint["context"] = [config.previous, config.previous_target]
     tokenize_corpus(

@@ -16,7 +16,7 @@ from flaxnmt.data.batches import ShuffledBatches, SortedBatches
 from flaxnmt.data.readers import read_texts
 from flaxnmt.data.sequences import PackedSequences, packed_sequences, plan_sequences
 from flaxnmt.data.shards import TokenArray, TokenCorpus
-from flaxnmt.data.tokenizers import BOS, CLS, ENCODER_SYMBOLS, SPECIALS
+from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, SPECIALS
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError
 from flaxnmt.evaluation.unigram import unigram_perplexity
@@ -25,6 +25,7 @@ from flaxnmt.models.config import EncoderOnlyConfig
 from flaxnmt.models.flops import sequence_flops
 from flaxnmt.run import make_model
 from flaxnmt.run_directory import load_vocabularies
+from flaxnmt.symbols import BOS
 from flaxnmt.training.masking import RATE
 from flaxnmt.training.step import Objective
 from flaxnmt.translation.lines import Text

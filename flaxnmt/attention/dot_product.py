@@ -23,7 +23,8 @@ def attention_scores(
     scores = jnp.einsum("...qk,...lk->...ql", query * scale, key, preferred_element_type=jnp.float32)
     if bias is not None:
         scores = scores + bias
-        scores = jnp.where(scores > MASKED, scores, MASKED)
+        # What is no number stays none, so that it is noticed.
+        scores = jnp.where(scores <= MASKED, MASKED, scores)
     if mask is not None:
         scores = jnp.where(mask, scores, MASKED)
     return scores

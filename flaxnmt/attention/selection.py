@@ -113,14 +113,24 @@ def _select_forward(query, key, sentence_mask, own, t, block):
     return selected, (query, key, selected[0], selected[2])
 
 
-def _select_backward(t, block, saved, cotangents):
-    query, key, index, valid = saved
-    gradient = jnp.where(valid, cotangents[1], 0) * query.shape[-1] ** -0.5
+def gradients_of_kept(
+    query: Float[Array, "B H L K"],
+    key: Float[Array, "B H N K"],
+    index: Int[Array, "B H L t"],
+    valid: Bool[Array, "B H L t"],
+    cotangent: Float[Array, "B H L t"],
+) -> tuple[Float[Array, "B H L K"], Float[Array, "B H N K"]]:
+    """Of the scores q k^T / sqrt(K) of the choices that are valid, by query and key."""
+    gradient = jnp.where(valid, cotangent, 0) * query.shape[-1] ** -0.5
     d_query = sum_of_choices(key, index, gradient)
     d_key = jnp.zeros(key.shape, jnp.float32)
     for i in range(index.shape[-1]):
         d_key = add_rows(d_key, index[..., i], gradient[..., i, None] * query)
-    return d_query.astype(query.dtype), d_key.astype(key.dtype), None, None
+    return d_query.astype(query.dtype), d_key.astype(key.dtype)
+
+
+def _select_backward(t, block, saved, cotangents):
+    return *gradients_of_kept(*saved, cotangents[1]), None, None
 
 
 _select.defvjp(_select_forward, _select_backward)

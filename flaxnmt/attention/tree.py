@@ -14,7 +14,7 @@ from flax import struct
 from jax import lax
 
 from flaxnmt.attention.dot_product import MASKED
-from flaxnmt.attention.selection import Selection, add_rows, sum_of_choices
+from flaxnmt.attention.selection import Selection, gradients_of_kept
 from flaxnmt.typing import Array, Bool, Count, Float, Int
 
 By = Literal["raw", "cumulative"]
@@ -179,10 +179,17 @@ def _rows(table: Float[Array, "B H n K"], index: Int[Array, "B H *L"]) -> Float[
 
 def _products(words: Float[Array, "B H L K"], rows: Float[Array, "B H L c K"]) -> Float[Array, "B H L c"]:
     """The product of each word with its own rows, in float32."""
-    products = words[:, :, :, None].astype(jnp.float32) * rows.astype(jnp.float32)
-    # XLA sums the last dimension one number at a time on a CPU, but a product with ones is vectorised.
-    ones = jnp.ones(products.shape[-1])
-    return jnp.matmul(lax.optimization_barrier(products), ones, precision=lax.Precision.HIGHEST)
+
+    def products(words, rows):
+        return words[:, :, :, None].astype(jnp.float32) * rows.astype(jnp.float32)
+
+    def by_ones(words, rows):
+        # XLA sums the last dimension one number at a time on a CPU, but a product with ones is vectorised.
+        return lax.optimization_barrier(products(words, rows)) @ jnp.ones(words.shape[-1])
+
+    return lax.platform_dependent(
+        words, rows, cpu=by_ones, default=lambda words, rows: products(words, rows).sum(-1)
+    )
 
 
 @struct.dataclass
@@ -279,13 +286,8 @@ def _select_forward(query, leaves, tree, own, t, block):
 
 
 def _select_backward(t, block, saved, cotangents):
-    """The gradient of the kept sums of paths, as products of words with the path keys of their leaves."""
-    query, leaves, index, valid = saved
-    gradient = jnp.where(valid, cotangents[1], 0) * query.shape[-1] ** -0.5
-    d_leaves = jnp.zeros_like(leaves)
-    for i in range(index.shape[-1]):
-        d_leaves = add_rows(d_leaves, index[..., i], gradient[..., i, None] * query)
-    return sum_of_choices(leaves, index, gradient).astype(query.dtype), d_leaves, None, None
+    """That of the kept sums of paths, as products of words with the path keys of their leaves."""
+    return *gradients_of_kept(*saved, cotangents[1]), None, None
 
 
 _select.defvjp(_select_forward, _select_backward)

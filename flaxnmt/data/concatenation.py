@@ -12,7 +12,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.data.tokenizers import EOS, Tokenizer
+from flaxnmt.data.tokenizers import Tokenizer
+from flaxnmt.symbols import EOS
 
 BREAK = "<brk>"
 """The symbol to train a vocabulary with."""

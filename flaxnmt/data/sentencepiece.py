@@ -19,8 +19,9 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from sentencepiece.sentencepiece_pb2 import SentencePieceText
 
 from flaxnmt.data.files import locate, write_bytes
-from flaxnmt.data.tokenizers import EOS, NAMES, SPECIALS, UNK, Offsets, too_large, too_small, without_spaces
+from flaxnmt.data.tokenizers import NAMES, SPECIALS, Offsets, too_large, too_small, without_spaces
 from flaxnmt.errors import DataError
+from flaxnmt.symbols import EOS, UNK
 
 LOWERCASE = "+lowercase"
 MAX_BYTES = 1 << 16

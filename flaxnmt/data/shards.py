@@ -25,8 +25,8 @@ import numpy as np
 from tqdm import tqdm
 
 from flaxnmt.data.documents import Document
-from flaxnmt.data.tokenizers import EOS
 from flaxnmt.errors import DataError, RunError
+from flaxnmt.symbols import EOS
 from flaxnmt.typing import Int
 
 log = logging.getLogger(__name__)

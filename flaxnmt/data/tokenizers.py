@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from flaxnmt.errors import DataError
 
-PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ("pad", "unk", "bos", "eos")
 NAMES = ("<pad>", "<unk>", "<s>", "</s>")
 

@@ -23,17 +23,9 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from flaxnmt.data.files import locate, read_lines, write_bytes
-from flaxnmt.data.tokenizers import (
-    CLS,
-    EOS,
-    MASK,
-    NAMES,
-    SEP,
-    UNK,
-    Offsets,
-    without_spaces,
-)
+from flaxnmt.data.tokenizers import CLS, MASK, NAMES, SEP, Offsets, without_spaces
 from flaxnmt.errors import DataError
+from flaxnmt.symbols import EOS, UNK
 
 INSIDE = "##"
 BERT_SPECIALS = ("[PAD]", "[UNK]", CLS, SEP, MASK)

@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flaxnmt.data.tokenizers import NAMES, UNK, too_large, too_small
+from flaxnmt.data.tokenizers import NAMES, too_large, too_small
 from flaxnmt.data.wordpiece import INSIDE, WordPiece, library, standard
+from flaxnmt.symbols import UNK
 
 SPACE = "\u2581"
 # The punctuation of BERT: Unicode's, and all other ASCII that is neither letter, digit nor space.

@@ -10,6 +10,7 @@ from flaxnmt.decoding.cache import DecodeCache, Step, reorder
 from flaxnmt.decoding.hypotheses import Constraints, Hypotheses, length_penalties
 from flaxnmt.decoding.top import top_continuations
 from flaxnmt.errors import ConfigError
+from flaxnmt.symbols import BOS, EOS, PAD
 from flaxnmt.typing import Array, Float, Int
 
 
@@ -43,9 +44,9 @@ def beam_search(
     min_lengths: Int[Array, "B"] | None = None,
     prefix: Int[Array, "B P"] | None = None,
     suppress: tuple[int, ...] = (),
-    pad: int = 0,
-    bos: int = 2,
-    eos: int = 3,
+    pad: int = PAD,
+    bos: int = BOS,
+    eos: int = EOS,
 ) -> Hypotheses:
     """The `n_best` best outputs of each row that a beam of K = `beam_size` hypotheses finds, best first.
 

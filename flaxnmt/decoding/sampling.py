@@ -10,6 +10,7 @@ from flaxnmt.decoding.cache import DecodeCache, Step
 from flaxnmt.decoding.hypotheses import Constraints, Hypotheses
 from flaxnmt.decoding.scoring import token_log_probs
 from flaxnmt.errors import ConfigError
+from flaxnmt.symbols import BOS, EOS, PAD
 from flaxnmt.typing import Array, Float, Int, PRNGKeyArray
 
 
@@ -60,9 +61,9 @@ def sample(
     min_lengths: Int[Array, "B"] | None = None,
     prefix: Int[Array, "B P"] | None = None,
     suppress: tuple[int, ...] = (),
-    pad: int = 0,
-    bos: int = 2,
-    eos: int = 3,
+    pad: int = PAD,
+    bos: int = BOS,
+    eos: int = EOS,
 ) -> Hypotheses:
     """N = `samples` independent outputs of each row, in the order drawn.
 

@@ -26,7 +26,7 @@ def fourier_mixing(
         return jnp.fft.fftn(x, axes=(-2, -1)).real
     half = _half_spectrum(x)
     cos, sin = (matrix.astype(x.dtype) for matrix in sequence_matrices(mask))
-    even, odd = cos @ half.real, sin @ half.imag
+    even, odd = _product(cos, half.real), _product(sin, half.imag)
     # Columns j and D - j of a real row's transform are conjugates: the second half follows from the first.
     rest = x.shape[-1] - half.shape[-1]
     return jnp.concatenate([even + odd, jnp.flip((even - odd)[..., 1 : rest + 1], axis=-1)], axis=-1)
@@ -54,7 +54,13 @@ def _half_spectrum(x: Float[Array, "*B L D"]):
 def _half_spectrum_by_products(x):
     d_model = x.shape[-1]
     angle = 2 * np.pi * (np.outer(np.arange(d_model), np.arange(d_model // 2 + 1)) % d_model) / d_model
-    return lax.complex(x @ np.cos(angle).astype(x.dtype), x @ -np.sin(angle).astype(x.dtype))
+    cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
+    return lax.complex(_product(x, cos), _product(x, -sin))
+
+
+def _product(x, y):
+    # TPUs would round the factors to bfloat16.
+    return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
 
 
 class FourierMixing(SubLayer):

@@ -194,7 +194,7 @@ class GatedBlock(nn.Module):
     def extend(self, x: Float[Array, "*B Q D"], cache: Any, context: Context, write):
         """As `Block.extend`: keys of gated-off rows are cached as zeros."""
         inputs = [norm(x) for norm in self.input_norms]
-        new = self._memory_keys(x, inputs, None, context.of_new_rows())
+        new = self._memory_keys(x, inputs, context.query_mask, context.of_new_rows())
         cache = write(cache, new.shared[0])
         y, _, _ = self._rows(x, inputs, (cache,), context)
         return x + y, cache

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxnmt.data.tokenizers import BOS, EOS
 from flaxnmt.errors import ConfigError
 from flaxnmt.language.causal import CausalReader
 from flaxnmt.language.reader import Reader
 from flaxnmt.models.decoder_only import DecoderOnly
+from flaxnmt.symbols import BOS, EOS
 from flaxnmt.translation.translator import Translator
 from flaxnmt.typing import Array, Float, PyTree
 

@@ -6,9 +6,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from flaxnmt.data.tokenizers import BOS, EOS, Offsets, Tokenizer
+from flaxnmt.data.tokenizers import Offsets, Tokenizer
 from flaxnmt.language.contextual import Contextual, contextual, longest_of, told
 from flaxnmt.models.decoder_only import DecoderOnly
+from flaxnmt.symbols import BOS, EOS
 from flaxnmt.typing import Array, Float, Int, Params
 
 

@@ -8,9 +8,10 @@ import numpy as np
 from flaxnmt.data.batches import EvaluationBatches
 from flaxnmt.data.buckets import BucketPlan
 from flaxnmt.data.shards import TokenArray
-from flaxnmt.data.tokenizers import EOS, Offsets
+from flaxnmt.data.tokenizers import Offsets
 from flaxnmt.gates.budget import find_budget
 from flaxnmt.models.config import ModelConfig
+from flaxnmt.symbols import EOS
 from flaxnmt.translation.shapes import LONGEST, square_plan
 from flaxnmt.typing import Array, Float, Int
 

@@ -100,7 +100,9 @@ class Reader:
         def guesses(logits, _, number):
             text, ids = texts[number], rows[number]
             return [
-                self._guesses(text, ids, place, logits[place], top) for place, i in enumerate(ids) if i == mask
+                self._guesses(text, ids, place, logits[place], top)
+                for place, i in enumerate(ids)
+                if i == mask
             ]
 
         def logits(tokens):

@@ -15,8 +15,11 @@ from flax import linen as nn
 from flaxnmt.each_device import first_row
 from flaxnmt.typing import Array, Float, PRNGKeyArray, UInt
 
+LARGE = 2**16
+"""Elements of a row from which on a batch may have more than 2^32 of them."""
 
-def _lowbias32(bits: UInt[Array, "..."], between: UInt[Array, ""] | int = 0) -> UInt[Array, "..."]:
+
+def _lowbias32(bits: UInt[Array, "..."], between: UInt[Array, "..."] | int = 0) -> UInt[Array, "..."]:
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
     bits = (bits ^ (bits >> 15)) + jnp.uint32(between)
     bits = bits * jnp.uint32(0x846CA68B)
@@ -35,6 +38,11 @@ def hash_bits(
     first = _lowbias32(_lowbias32(key[0]) + key[-1])
     second = _lowbias32(first + key[0])
     strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+    if strides[0] >= LARGE:
+        # The counter has 32 bits, and begins anew: each time under another key.
+        rows_each = max(2**32 // strides[0], 1)
+        index = jax.lax.broadcasted_iota(jnp.uint32, (shape[0], *(1,) * (len(shape) - 1)), 0)
+        second = second + _lowbias32((index + jnp.uint32(row)) // jnp.uint32(rows_each))
     counter = first + jnp.uint32(row) * jnp.uint32(strides[0] & 0xFFFFFFFF)
     for axis, stride in enumerate(strides):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)

@@ -13,37 +13,40 @@ from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Float, Int
 
 
-@jax.custom_vjp
-def whole_rows(table: Float[Array, "V D"]) -> Float[Array, "V D"]:
-    """A table of which no row is cut, with a gradient that lies as parameters do."""
-    return constrain(table, "vocab", "activation")
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def whole_rows(table: Float[Array, "V D"], axis: str | None = "vocab") -> Float[Array, "V D"]:
+    """A table of which no row is cut, with a gradient that lies as parameters do; `axis` is that of the rows."""
+    return constrain(table, axis, "activation")
 
 
 # The gradient of the constraint alone would be whole rows, too.
 whole_rows.defvjp(
-    lambda table: (whole_rows(table), None), lambda _, cotangent: (constrain(cotangent, "vocab", "embed"),)
+    lambda table, axis: (whole_rows(table, axis), None),
+    lambda axis, _, cotangent: (constrain(cotangent, axis, "embed"),),
 )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def look_up(table: Float[Array, "V D"], ids: Int[Array, "*B L"], dtype: Any) -> Float[Array, "*B L D"]:
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def look_up(
+    table: Float[Array, "V D"], ids: Int[Array, "*B L"], dtype: Any, axis: str | None = "vocab"
+) -> Float[Array, "*B L D"]:
     """The rows of a table in a type of computation, with a gradient that is summed in the type of the table.
 
     What moves between devices, where the table lies in parts, is already of the smaller type.
     """
     # Whole rows, since a gather of rows cut over the devices of the batch would replicate its result.
-    return jnp.take(whole_rows(table.astype(dtype)), ids, axis=0)
+    return jnp.take(whole_rows(table.astype(dtype), axis), ids, axis=0)
 
 
-def _look_up_forward(table, ids, dtype):
-    return look_up(table, ids, dtype), (table, ids)
+def _look_up_forward(table, ids, dtype, axis):
+    return look_up(table, ids, dtype, axis), (table, ids)
 
 
-def _look_up_backward(dtype, residuals, cotangent):
+def _look_up_backward(dtype, axis, residuals, cotangent):
     table, ids = residuals
-    zeros = constrain(jnp.zeros_like(table), "vocab", "activation")
+    zeros = constrain(jnp.zeros_like(table), axis, "activation")
     gradient = zeros.at[ids].add(cotangent.astype(table.dtype))
-    return constrain(gradient, "vocab", "embed"), None
+    return constrain(gradient, axis, "embed"), None
 
 
 look_up.defvjp(_look_up_forward, _look_up_backward)
@@ -59,28 +62,30 @@ class TokenTable(nn.Module):
       vocab_size: V.
       d_model: D.
       scaled: whether embeddings are multiplied by sqrt(D).
+      axis: logical axis of its rows; None where they are few, and stay together on every device.
       dtype: of the computation; the table and logits are float32.
     """
 
     vocab_size: int
     d_model: int
     scaled: bool = True
+    axis: str | None = "vocab"
     dtype: Any = jnp.float32
 
     def setup(self):
         deviation = self.d_model**-0.5 if self.scaled else 0.02
-        init = partitioned(nn.initializers.normal(deviation), "vocab", "embed")
+        init = partitioned(nn.initializers.normal(deviation), self.axis, "embed")
         self.table = self.param("table", init, (self.vocab_size, self.d_model))
 
     def embed(self, ids: Int[Array, "*B L"]) -> Float[Array, "*B L D"]:
         """Rows of the table, times sqrt(D) where they are scaled."""
-        rows = look_up(self.table, ids, self.dtype)
+        rows = look_up(self.table, ids, self.dtype, self.axis)
         return rows * self.d_model**0.5 if self.scaled else rows
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """x E^T in float32."""
         # Whole rows here too: of rows cut over the devices of the batch a compiler would add up partial logits.
-        table = whole_rows(self.table.astype(self.dtype))
+        table = whole_rows(self.table.astype(self.dtype), self.axis)
         y = jnp.einsum("...d,vd->...v", x.astype(self.dtype), table, preferred_element_type=jnp.float32)
         return constrain(y, "batch", ..., "length", "vocab")
 

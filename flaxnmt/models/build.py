@@ -118,7 +118,12 @@ def attention_weights(config: ModelConfig) -> Weights:
 
 
 def attention(
-    config: ModelConfig, kind: AttentionKind, heads: int, *, self_attention: bool = True
+    config: ModelConfig,
+    kind: AttentionKind,
+    heads: int,
+    levels: tuple[float, ...] = (),
+    *,
+    self_attention: bool = True,
 ) -> SubLayer:
     """An attention of one of the kinds of `DocumentConfig`; `context` is the block over encodings alone.
 
@@ -126,6 +131,7 @@ def attention(
       config: of the model.
       kind: of its attention.
       heads: of it.
+      levels: of the budget of its stack, in which keys that have gates may be normed.
       self_attention: whether it is of rows over themselves, between which there are distances.
     """
     sizes = (config.d_model, heads)
@@ -134,7 +140,7 @@ def attention(
         "biases": config.biases,
         "dtype": config.dtype,
         "weights": attention_weights(config),
-        "normed_keys": config.budget.normed_keys,
+        "normed_keys": bool(levels) and config.budget.normed_keys,
         "parent": None,
     }
     placed = plain | {"positions": attention_positions(config, heads) if self_attention else None}
@@ -155,7 +161,8 @@ def attention(
     }
 
     def context(heads: int) -> SubLayer:
-        return ContextAttention(config.d_model, heads, **plain, **encoding)
+        # Its keys are sentences, which have no gates.
+        return ContextAttention(config.d_model, heads, **plain | {"normed_keys": False}, **encoding)
 
     makers = {
         "context": lambda: context(heads),
@@ -186,8 +193,8 @@ def mixing(
         convolution = GatedConvolution(
             config.d_model, config.encoder.convolution, dropout=config.dropout, **common
         )
-        unscaled = {"norm": "none", "skip_scale": RESIDUAL_SCALE, "dropout": 0.0}
-        return block(config, levels, convolution, **unscaled)
+        as_published = {"norm": "none", "skip_scale": RESIDUAL_SCALE, "dropout": 0.0}
+        return block(config, levels, convolution, **as_published)
     if kind == "fnet":
         return block(config, levels, FourierMixing(parent=None))
     expansion = config.encoder.expansion
@@ -218,11 +225,11 @@ def encoder_layer(config: EncodingConfig, kind: EncoderKind, vectors: int = 0) -
     parts = {}
     if kind in get_args(AttentionKind):
         within = "sentence" if kind == "context" else kind
-        parts["attention"] = block(config, levels, attention(config, within, heads))
+        parts["attention"] = block(config, levels, attention(config, within, heads, levels))
     else:
         parts["mixing"] = mixing(config, kind, levels, vectors)
     if kind == "context":
-        parts["context"] = block(config, levels, attention(config, "context", heads))
+        parts["context"] = block(config, levels, attention(config, "context", heads, levels))
     if kind not in ("lstm", "convs2s", "static_expansion"):
         parts["feed_forward"] = feed_forward(config, levels, config.encoder.feed_forward)
     return EncoderLayer(**parts, parent=None)
@@ -233,10 +240,10 @@ def decoder_layer(config: Seq2SeqConfig) -> DecoderLayer:
     cross = document.cross if config.is_document else "sentence"
     context = config.is_document and document.decoder_context
     return DecoderLayer(
-        block(config, levels, attention(config, "sentence", heads)),
-        block(config, levels, attention(config, cross, heads, self_attention=False)),
+        block(config, levels, attention(config, "sentence", heads, levels)),
+        block(config, levels, attention(config, cross, heads, levels, self_attention=False)),
         feed_forward(config, levels, config.decoder.feed_forward),
-        context=block(config, levels, attention(config, "context", heads)) if context else None,
+        context=block(config, levels, attention(config, "context", heads, levels)) if context else None,
         parent=None,
     )
 
@@ -286,7 +293,7 @@ def causal_decoder(config: DecoderOnlyConfig) -> Encoder:
 
     def layer() -> EncoderLayer:
         return EncoderLayer(
-            attention=block(config, levels, attention(config, "sentence", heads)),
+            attention=block(config, levels, attention(config, "sentence", heads, levels)),
             feed_forward=feed_forward(config, levels, config.decoder.feed_forward),
             parent=None,
         )

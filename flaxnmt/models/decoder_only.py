@@ -12,7 +12,8 @@ from flaxnmt.layers.context import Aux, Context, packed_positions, positions_of
 from flaxnmt.layers.embedding import Embedding, TokenTable
 from flaxnmt.models import build
 from flaxnmt.models.config import DecoderOnlyConfig
-from flaxnmt.models.seq2seq import EOS, PAD, Encoded, shift_right
+from flaxnmt.models.seq2seq import Encoded, shift_right
+from flaxnmt.symbols import EOS, PAD
 from flaxnmt.typing import Array, Bool, Float, Int
 
 
@@ -69,7 +70,7 @@ class DecoderOnly(nn.Module):
         config = self.config
         self.table = TokenTable(self.vocab_size, config.d_model, dtype=config.dtype)
         if config.budgets:
-            self.budget_table = TokenTable(len(config.budgets), config.d_model, dtype=config.dtype)
+            self.budget_table = TokenTable(len(config.budgets), config.d_model, axis=None, dtype=config.dtype)
         self.embedding = Embedding(self.table, build.positions(config), config.dropout)
         self.decoder = build.causal_decoder(config)
 

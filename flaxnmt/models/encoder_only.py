@@ -10,7 +10,7 @@ from flaxnmt.layers.embedding import Embedding, TokenTable
 from flaxnmt.models import build
 from flaxnmt.models.config import EncoderOnlyConfig
 from flaxnmt.models.heads import Classes, Labels, MaskedTokens, first_row, mean_row
-from flaxnmt.models.seq2seq import PAD
+from flaxnmt.symbols import PAD
 from flaxnmt.typing import Array, Bool, Float, Int
 
 SPAN_ENDS = 2
@@ -34,9 +34,9 @@ class EncoderOnly(nn.Module):
         sizes = {"d_model": config.d_model, "dtype": config.dtype}
         self.table = TokenTable(self.vocab_size, scaled=False, **sizes)
         if config.segments:
-            self.segment_table = TokenTable(config.segments, scaled=False, **sizes)
+            self.segment_table = TokenTable(config.segments, scaled=False, axis=None, **sizes)
         if config.budgets:
-            self.budget_table = TokenTable(len(config.budgets), scaled=False, **sizes)
+            self.budget_table = TokenTable(len(config.budgets), scaled=False, axis=None, **sizes)
         norm = layer_norm(config.dtype) if config.embedding_norm else None
         self.embedding = Embedding(self.table, build.source_positions(config), config.dropout, norm)
         self.encoder = build.encoders(config)
@@ -136,8 +136,7 @@ class EncoderOnly(nn.Module):
 
         The mask [*B, L] is False at padding, which is then no part of what a class is read off.
         """
-        options = {"mask": mask} if self.config.head == "classes" else {}
-        return self.head(hidden, deterministic, **options).astype(jnp.float32)
+        return self.head(hidden, deterministic, mask).astype(jnp.float32)
 
     def __call__(
         self,

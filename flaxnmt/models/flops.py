@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from flaxnmt.models import build
 from flaxnmt.models.config import (
-    Architecture,
     DecoderOnlyConfig,
     EncoderKind,
     EncoderOnlyConfig,
@@ -16,7 +15,10 @@ from flaxnmt.models.encoder import Branches
 
 
 def forward_flops(
-    config: Architecture, target_vocab: int, source: tuple[int, ...], target: tuple[int, ...]
+    config: Seq2SeqConfig | DecoderOnlyConfig,
+    target_vocab: int,
+    source: tuple[int, ...],
+    target: tuple[int, ...],
 ) -> int:
     """FLOPs of the matrix products of a batch, sources [B, S] or [B, N, M], targets [B, T] or [B, N, T].
 
@@ -72,7 +74,7 @@ def encoder_flops(
 ) -> int:
     """FLOPs of an encoder with layers of these kinds on one example."""
     encoder = build.encoder(config, kinds)
-    layers = encoder.stack.layers * (encoder.stack.repeats if encoder.stack.scan else 1)
+    layers = encoder.stack.layers * encoder.stack.repeats
     blocks = [(block, words) for layer in layers for _, block in layer.blocks()]
     return _work(blocks, config.d_model, sentences, words)
 

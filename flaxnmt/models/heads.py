@@ -68,7 +68,13 @@ class MaskedTokens(nn.Module):
         zeros = partitioned(nn.initializers.zeros, "vocab")
         self.bias = self.param("bias", zeros, (self.tokens.vocab_size,))
 
-    def __call__(self, hidden: Float[Array, "*B D"], deterministic: bool = True) -> Float[Array, "*B V"]:
+    def __call__(
+        self,
+        hidden: Float[Array, "*B D"],
+        deterministic: bool = True,
+        mask: Bool[Array, "..."] | None = None,
+    ) -> Float[Array, "*B V"]:
+        """Of every row by itself, whichever are padding."""
         y = jax.nn.gelu(self.transform(hidden), approximate=False)
         return self.tokens.logits(self.norm(y)) + self.bias
 
@@ -122,5 +128,11 @@ class Labels(nn.Module):
         self.output = Affine(self.d_model, self.labels)
         self.token_dropout = Dropout(self.dropout)
 
-    def __call__(self, hidden: Float[Array, "*B L D"], deterministic: bool = True) -> Float[Array, "*B L C"]:
+    def __call__(
+        self,
+        hidden: Float[Array, "*B L D"],
+        deterministic: bool = True,
+        mask: Bool[Array, "*B L"] | None = None,
+    ) -> Float[Array, "*B L C"]:
+        """Of every token by itself, whichever are padding."""
         return self.output(self.token_dropout(hidden, deterministic))

@@ -14,9 +14,8 @@ from flaxnmt.layers.context import Aux, Context, KeyValues, positions_of
 from flaxnmt.layers.embedding import Embedding, TokenTable
 from flaxnmt.models import build
 from flaxnmt.models.config import Seq2SeqConfig
+from flaxnmt.symbols import BOS, EOS, PAD
 from flaxnmt.typing import Array, Bool, Float, Int
-
-PAD, BOS, EOS = 0, 2, 3
 
 
 @struct.dataclass
@@ -68,14 +67,14 @@ class Seq2Seq(nn.Module):
         self.source_table = self.target_table if config.tie == "all" else self._table(self.source_vocab)
         self.output_table = self._table(self.target_vocab) if config.tie == "none" else self.target_table
         if config.budgets:
-            self.budget_table = self._table(len(config.budgets))
+            self.budget_table = self._table(len(config.budgets), axis=None)
         self.source_embedding = Embedding(self.source_table, build.source_positions(config), config.dropout)
         self.target_embedding = Embedding(self.target_table, build.positions(config), config.dropout)
         self.encoder = build.encoders(config)
         self.decoder = build.decoder(config)
 
-    def _table(self, size: int) -> TokenTable:
-        return TokenTable(size, self.config.d_model, dtype=self.config.dtype)
+    def _table(self, size: int, **options) -> TokenTable:
+        return TokenTable(size, self.config.d_model, dtype=self.config.dtype, **options)
 
     def _control(
         self, budget: Int[Array, " B"] | None, source: Int[Array, "*B S"]

@@ -105,9 +105,9 @@ class Checkpoints:
     ) -> None:
         """Save in the background (or `wait` for it); of a step that is already saved the record alone is written anew.
 
-        Thus who saves before it evaluates adds the score afterwards. What is saved in `passing`, because somebody asked for it, is there to continue from and counts among neither
-        the last nor the best, which are those of a run that nobody stops. `progress` is anything JSON can hold. The
-        arrays may be donated as soon as this returns.
+        Thus who saves before an evaluation adds its score afterwards. What is saved in `passing`, because somebody asked
+        for it, is there to continue from and counts among neither the last nor the best, which are those of a run that
+        nobody stops. `progress` is anything JSON can hold. The arrays may be donated as soon as this returns.
         Raises RunError if this save or the one before it failed; older checkpoints are then untouched.
         """
         self.finish()

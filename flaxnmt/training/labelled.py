@@ -6,7 +6,7 @@ from flaxnmt.config import BudgetLossConfig
 from flaxnmt.layers.context import Aux
 from flaxnmt.models.config import Head
 from flaxnmt.models.encoder_only import EncoderOnly
-from flaxnmt.models.seq2seq import PAD
+from flaxnmt.symbols import PAD
 from flaxnmt.training.loss import label_smoothed_cross_entropy
 from flaxnmt.training.objective import BudgetLoss, objective_of
 from flaxnmt.training.step import Objective, Sums

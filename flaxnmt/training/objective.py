@@ -14,7 +14,8 @@ from flaxnmt.layers.context import Aux
 from flaxnmt.layers.embedding import whole_rows
 from flaxnmt.models.decoder_only import DecoderOnly
 from flaxnmt.models.encoder_only import EncoderOnly
-from flaxnmt.models.seq2seq import PAD, Seq2Seq
+from flaxnmt.models.seq2seq import Seq2Seq
+from flaxnmt.symbols import PAD
 from flaxnmt.training.loss import LossSums, fused_linear_cross_entropy, label_smoothed_cross_entropy
 from flaxnmt.training.masking import RATE, choose, corrupt, picked
 from flaxnmt.training.step import Objective, Sums

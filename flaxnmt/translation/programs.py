@@ -13,7 +13,7 @@ from flaxnmt.decoding.hypotheses import Hypotheses
 from flaxnmt.decoding.sampling import sample
 from flaxnmt.decoding.scoring import token_log_probs
 from flaxnmt.each_device import each_alone
-from flaxnmt.models.seq2seq import PAD
+from flaxnmt.symbols import PAD
 from flaxnmt.typing import Params
 
 Batch = dict[str, jax.Array]

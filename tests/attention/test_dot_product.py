@@ -138,3 +138,12 @@ def test_heads_may_be_further_batch_dimensions():
     *qkv, _ = make_inputs(((2, 3), 2, 4, 5, 4))
     flat = dot_product_attention(*(x.reshape(6, *x.shape[2:]) for x in qkv))
     np.testing.assert_allclose(dot_product_attention(*qkv).reshape(flat.shape), flat, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_what_is_no_number_is_not_hidden(bias):
+    query, key, value, _ = make_inputs(SHAPES["self"])
+    query = jnp.asarray(query, jnp.float32).at[0, 0, 1].set(jnp.nan)
+    scores = jnp.zeros((1, 1, query.shape[-2], key.shape[-2])) if bias else None
+    y = dot_product_attention(query, jnp.asarray(key), jnp.asarray(value), bias=scores)
+    assert np.isnan(y[0, 0, 1]).all() and np.isfinite(y[0, 0, 0]).all()

@@ -10,8 +10,8 @@ import pytest
 from flaxnmt.data.batches import EvaluationBatches, TrainBatches, permute
 from flaxnmt.data.buckets import Bucket, BucketPlan, extend, plan_buckets, trainable
 from flaxnmt.data.shards import TokenArray, TokenCorpus
-from flaxnmt.data.tokenizers import EOS
 from flaxnmt.errors import DataError
+from flaxnmt.symbols import EOS
 
 
 def corpus_of(seed, pairs=300):

@@ -12,8 +12,9 @@ from flaxnmt.data.concatenation import (
     wave,
 )
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.data.tokenizers import EOS, train
+from flaxnmt.data.tokenizers import train
 from flaxnmt.errors import DataError
+from flaxnmt.symbols import EOS
 
 WORDS = ("one two three four", "eins zwei drei vier")
 

@@ -12,8 +12,8 @@ from flaxnmt.data.buckets import BucketPlan
 from flaxnmt.data.chunks import chunk
 from flaxnmt.data.document_batches import DocumentBucket, DocumentChunks, plan_documents
 from flaxnmt.data.shards import DOCUMENT, PARAGRAPH, TokenArray, TokenCorpus
-from flaxnmt.data.tokenizers import EOS
 from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.symbols import EOS
 
 LONGEST, OVERLAP, MAX_LENGTH = 6, 1, 20
 

@@ -6,8 +6,8 @@ import pytest
 from flaxnmt.data.batches import ShuffledBatches, SortedBatches
 from flaxnmt.data.sequences import packed_sequences, plan_sequences
 from flaxnmt.data.shards import DOCUMENT, PARAGRAPH, TokenArray, TokenCorpus
-from flaxnmt.data.tokenizers import EOS
 from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.symbols import EOS
 
 CLS, LENGTH, ROWS = 5, 12, 4
 

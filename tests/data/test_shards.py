@@ -12,8 +12,9 @@ import pytest
 from flaxnmt.data import shards
 from flaxnmt.data.documents import Document, Sentence
 from flaxnmt.data.shards import TokenArray, TokenCorpus, file_stamp, tokenize_corpus
-from flaxnmt.data.tokenizers import EOS, train
+from flaxnmt.data.tokenizers import train
 from flaxnmt.errors import DataError, RunError
+from flaxnmt.symbols import EOS
 
 
 def letters(texts):

@@ -13,9 +13,10 @@ import sentencepiece
 from flaxnmt.config import TokenizerConfig
 from flaxnmt.data.documents import Document, Sentence
 from flaxnmt.data.sentencepiece import SentencePiece
-from flaxnmt.data.tokenizers import BOS, EOS, PAD, UNK, sample, train
+from flaxnmt.data.tokenizers import sample, train
 from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
 from flaxnmt.errors import ConfigError, DataError, RunError
+from flaxnmt.symbols import BOS, EOS, PAD, UNK
 
 ROOT = Path(__file__).parents[2]
 SHARED_DATA = ROOT / "../shared/data"

@@ -16,22 +16,11 @@ from flaxnmt.config import TokenizerConfig
 from flaxnmt.data import discourse
 from flaxnmt.data.concatenation import Breaks, join
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.data.tokenizers import (
-    BOS,
-    CLS,
-    DELIMITER,
-    EOS,
-    MASK,
-    PAD,
-    SEP,
-    UNK,
-    language_tag,
-    load,
-    train,
-)
+from flaxnmt.data.tokenizers import CLS, DELIMITER, MASK, SEP, language_tag, load, train
 from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
 from flaxnmt.data.wordpiece import WordPiece
 from flaxnmt.errors import DataError
+from flaxnmt.symbols import BOS, EOS, PAD, UNK
 
 ROOT = Path(__file__).parents[2]
 ODD = [

@@ -1,5 +1,7 @@
 """The mixing layers against float64, forward and backward, padded and not, and what must not matter."""
 
+from functools import partial
+
 import encoders_reference as slow
 import jax
 import jax.numpy as jnp

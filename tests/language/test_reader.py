@@ -9,10 +9,11 @@ import pytest
 from made_runs import SENTENCES, make_run, vocabulary
 from small_models import small_encoder
 
-from flaxnmt.data.tokenizers import CLS, EOS, MASK, SEP
+from flaxnmt.data.tokenizers import CLS, MASK, SEP
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.models.config import BudgetConfig, EncoderConfig, MultiHead
+from flaxnmt.symbols import EOS
 
 TEXTS = ["The dog sees the cat.", "", "Perhaps the old dog.", f"The {MASK} sees the cat."]
 CLOSE = dict(rtol=1e-5, atol=1e-5)

@@ -11,9 +11,10 @@ from made_runs import SENTENCES, log_softmax, make_run
 from small_models import small_decoder, small_encoder, small_model
 
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.data.tokenizers import BOS, CLS, EOS, MASK
+from flaxnmt.data.tokenizers import CLS, MASK
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.models.config import BudgetConfig, DecoderConfig, MultiHead
+from flaxnmt.symbols import BOS, EOS
 from flaxnmt.translation.search import Sampling
 
 TEXTS = ["The dog sees the cat.", "", "Perhaps the old dog."]

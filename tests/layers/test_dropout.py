@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow_but
 from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -98,7 +97,19 @@ def test_an_index_counts_and_not_the_shape():
     np.testing.assert_array_equal(hash_bits(words(KEY), (3, 20)), hash_bits(words(KEY), (6, 20))[:3])
 
 
-@pytest.mark.parametrize("sizes", slow_but([(2, 2, 2)], [(8, 1, 1), (1, 8, 1), (2, 2, 2)]))
+def test_beyond_four_billion_elements_bits_do_not_come_again():
+    size = 1 << 16
+    rows = [np.asarray(hash_bits(words(KEY), (1, size), row)) for row in (0, size - 1, size, 2 * size)]
+    np.testing.assert_array_equal(rows[0][0], hash_bits(words(KEY), (size,)))
+    for i, one in enumerate(rows):
+        for other in rows[:i]:
+            changed = np.unpackbits((one ^ other).view(np.uint8))
+            assert abs(changed.mean() - 0.5) < 5 * 0.5 / np.sqrt(changed.size)
+
+
+@pytest.mark.parametrize(
+    "sizes", [*(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((8, 1, 1), (1, 8, 1))), (2, 2, 2)]
+)
 def test_same_bits_on_every_mesh(sizes):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(16, 8, 4)), jnp.float32)
     sharded = jax.device_put(x, NamedSharding(make_mesh(*sizes), PartitionSpec(("data", "fsdp"), "model")))

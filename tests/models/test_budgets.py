@@ -7,15 +7,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_models import CONFIG, VOCAB, float32, random_ids, random_params, small_model
+from small_models import (
+    CONFIG,
+    VOCAB,
+    float32,
+    parameter_shapes,
+    random_ids,
+    random_params,
+    small_encoder,
+    small_model,
+)
 
 from flaxnmt.checks import check_model
 from flaxnmt.config import BudgetLossConfig, Config
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import budget_loss
-from flaxnmt.models.config import BudgetConfig, DecoderOnlyConfig, DocumentConfig, EncoderOnlyConfig
+from flaxnmt.models.config import (
+    BudgetConfig,
+    DecoderConfig,
+    DecoderOnlyConfig,
+    DocumentConfig,
+    EncoderConfig,
+    EncoderOnlyConfig,
+    MultiHead,
+)
 from flaxnmt.models.flops import forward_flops
-from flaxnmt.models.seq2seq import BOS, Seq2Seq
+from flaxnmt.models.seq2seq import Seq2Seq
+from flaxnmt.sharding import make_mesh, tree_shardings, unbox
+from flaxnmt.symbols import BOS
+from flaxnmt.training.integrity import named_leaves
 from flaxnmt.training.objective import translation_objective
 
 LEVELS = (1.0, 0.5)
@@ -218,6 +238,30 @@ def test_work_of_a_gated_model_is_that_of_the_plain_one_and_of_its_control_netwo
     encoder = rows["source"] * (2 * one + two)
     decoder = rows["target"] * (3 * one + two) + rows["source"] * one
     assert gated - plain == encoder + decoder
+
+
+def test_keys_are_normed_in_the_stacks_that_have_gates_alone():
+    changes = {"document": DocumentConfig(layers=("heads",))}
+    model = small_model(budget=BudgetConfig(encoder=(1.0, 0.5), blocks=2, normed_keys=True), **changes)
+    names = named_leaves(unbox(parameter_shapes(model)))
+    normed = {name.rsplit("/", 1)[0] for name in names if name.endswith("key_norm_scale")}
+    assert normed and all(name.startswith("encoder/") and "context" not in name for name in normed), normed
+
+
+def test_few_budgets_and_segments_lie_whole_where_vocabularies_are_cut():
+    budget = BudgetConfig((1.0, 0.5, 0.25), (1.0, 0.5, 0.25), 2)
+    mesh = make_mesh(1, 1, 4, devices=jax.devices()[:4])
+    heads = MultiHead(4)
+    encoder = EncoderConfig(layers=1, attention=heads, feed_forward=24)
+    models = (
+        small_model(budget=budget, encoder=encoder, decoder=DecoderConfig(1, heads, 24)),
+        small_encoder(budget=dataclasses.replace(budget, decoder=()), encoder=encoder, norm="pre"),
+    )
+    for model in models:
+        shardings = named_leaves(tree_shardings(parameter_shapes(model), mesh))
+        for name, sharding in shardings.items():
+            few = name in ("budget_table/table", "segment_table/table")
+            assert not (few or name.endswith("table/table")) or sharding.is_fully_replicated == few, name
 
 
 def test_what_does_not_go_together_is_refused():

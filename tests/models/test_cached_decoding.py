@@ -7,7 +7,7 @@ import pytest
 from small_models import VOCAB, float32, random_ids, random_params, small_model
 
 from flaxnmt.models.config import BudgetConfig
-from flaxnmt.models.seq2seq import BOS
+from flaxnmt.symbols import BOS
 
 BEAMS, LENGTH = 2, 6
 SOURCE = jnp.asarray(random_ids([5, 3], 5, seed=1))

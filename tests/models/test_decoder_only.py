@@ -17,7 +17,8 @@ from flaxnmt.models.config import (
     Seq2SeqConfig,
 )
 from flaxnmt.models.decoder_only import DecoderOnly, one_sequence
-from flaxnmt.models.seq2seq import BOS, EOS, Seq2Seq
+from flaxnmt.models.seq2seq import Seq2Seq
+from flaxnmt.symbols import BOS, EOS
 
 BEAMS, LENGTH = 2, 6
 SOURCE = jnp.asarray(random_ids([5, 3], 5, seed=1))

@@ -76,6 +76,14 @@ def test_work_of_a_step_and_of_a_position():
     shape = (8, 16), (8, 12)
     vocabulary = config.data.tokenizer.vocab_size
     assert step_flops(config, shape) == 3 * forward_flops(config.model, vocabulary, *shape)
+    classes = configs.load("classify_small")
+    tokens, of_two = (8, 16), dataclasses.replace(classes.model, classes=2)
+    logits = [2 * outputs * classes.model.d_model for outputs in (1, 16, 16)]
+    work = [
+        step_flops(classes.replace(model=dataclasses.replace(of_two, head=head)), (tokens, None))
+        for head in ("classes", "labels", "spans")
+    ]
+    assert [found - work[0] for found in work] == [3 * 8 * 2 * (more - logits[0]) for more in logits]
     d, f, layers = 512, 2048, 6
     # Queries, keys, values, output; queries and output over the source; two matrices; twelve and sixteen places seen.
     layer = 8 * d * d + 4 * d * d + 4 * d * f + 4 * d * (12 + 16)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from flaxnmt.data.labelled.examples import TaggedExample, TextExample
-from flaxnmt.data.tokenizers import CLS, PAD, SEP, Tokenizer
+from flaxnmt.data.tokenizers import CLS, SEP, Tokenizer
 from flaxnmt.errors import ConfigError
+from flaxnmt.symbols import PAD
 from flaxnmt.typing import Int
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ import numpy as np
 from flaxnmt.data.batches import Batch
 from flaxnmt.data.buckets import Bucket, BucketPlan, Skipped
 from flaxnmt.data.labelled.layout import NO_LABEL, padded
-from flaxnmt.data.tokenizers import PAD
 from flaxnmt.models.config import Head
+from flaxnmt.symbols import PAD
 from flaxnmt.typing import Int
 
 

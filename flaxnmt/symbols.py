@@ -1,0 +1,3 @@
+"""Ids of the symbols that every vocabulary begins with."""
+
+PAD, UNK, BOS, EOS = range(4)
