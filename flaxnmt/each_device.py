@@ -20,13 +20,14 @@ Names = tuple[str | None, ...]
 
 
 def over_shards(function: Callable[..., T], inputs: Sequence[Names], output: Names) -> Callable[..., T]:
-    """The function on the part of each array that a device has, for what no compiler divides, such as a kernel.
+    """The function on the part of each array that a device has.
 
+    For what no compiler divides, such as a kernel, and for what is done in parts that follow from the size of the arrays.
     Outside of `use_mesh`, and where a device is alone, it is the function itself.
 
     Args:
-      function: of arrays, to one.
-      inputs: logical axes of each of its arguments.
+      function: of trees of arrays, to one.
+      inputs: logical axes of each of its arguments, the same for all arrays of a tree.
       output: of its result.
     """
     given = nn.get_logical_axis_rules()

@@ -22,12 +22,18 @@ class TranslationScores:
     Attributes:
       translator: decodes with the parameters given to each call.
       translations: development lines that are translated; all if None.
+      lowercase: of BLEU, where the vocabulary knows no capitals.
     """
 
     def __init__(
-        self, objective: Objective, translator: Translator, corpora: Corpora, translations: int | None
+        self,
+        objective: Objective,
+        translator: Translator,
+        corpora: Corpora,
+        translations: int | None,
+        lowercase: bool = False,
     ):
-        self.translator, self.translations = translator, translations
+        self.translator, self.translations, self.lowercase = translator, translations, lowercase
         self.pairs, self.test_pairs = corpora.dev, corpora.test
         self.losses = Losses(objective, corpora.dev_batches, translator.mesh)
         self.whole = self.losses.whole
@@ -36,7 +42,7 @@ class TranslationScores:
         """BLEU, chrF and TER with signatures, and the translations."""
         self.translator.params = params
         outputs = [line for lines in self.translator.translate_documents(pairs.documents) for line in lines]
-        return evaluate(outputs, pairs.targets), outputs
+        return evaluate(outputs, pairs.targets, lowercase=self.lowercase), outputs
 
     def __call__(self, params: Params) -> Scored:
         row = self.losses(params)
@@ -63,7 +69,8 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
 
     def evaluator(objective: Objective, params: Params, mesh: Mesh) -> TranslationScores:
         translator = make_translator(config, model, params, corpora.vocabularies, mesh)
-        return TranslationScores(objective, translator, corpora, training.evaluate_translations)
+        some, lowercase = training.evaluate_translations, config.data.tokenizer.lowercase
+        return TranslationScores(objective, translator, corpora, some, lowercase)
 
     def flops(batch) -> int:
         shapes = batch["source"].shape, batch["target"].shape

@@ -16,6 +16,7 @@ from jax import lax
 from flaxnmt.attention.distances import DistanceScores, column_of_distance
 from flaxnmt.attention.dot_product import MASKED
 from flaxnmt.attention.selection import Selection, add_rows, sum_of_choices, take_rows
+from flaxnmt.each_device import over_shards
 from flaxnmt.layers.context import Places
 from flaxnmt.typing import Array, Bool, Float, Int
 
@@ -285,4 +286,11 @@ def conditional_attention(
         "distances": None if distances is None else distances.scores,
         "keep": keep,
     }
-    return _dispatched(Words(word_mask, None if distances is None else distances.places), arrays)
+    # Each document of its own, so that all can be divided with the documents.
+    places = jax.tree.map(
+        lambda ids: jnp.broadcast_to(ids, (len(word_mask), *ids.shape[1:])),
+        None if distances is None else distances.places,
+    )
+    by_document, by_head = ("batch",), ("batch", "heads")
+    dispatched = over_shards(_dispatched, (by_document, by_head), by_head)
+    return dispatched(Words(word_mask, places), arrays)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from flaxnmt.each_device import over_shards
 from flaxnmt.typing import Array, Bool, Float, Int
 
 SCORES_IN_BLOCK = 2**20
@@ -161,13 +162,18 @@ def select_sentences(
     Raises:
       ValueError: if t is below 1.
     """
-    batch, heads, length, _ = query.shape
+    batch, _, length, _ = query.shape
     sentences = key.shape[2]
     if t < 1:
         raise ValueError(f"t is {t}: attention keeps at least one sentence")
-    if block is None:
-        block = max(64, SCORES_IN_BLOCK // (batch * heads * sentences))
     if own is not None:
         own = jnp.broadcast_to(own, (batch, length))
     kept = min(t + (own is not None), sentences)
-    return Selection(*_select(query, key, sentence_mask, own, kept, min(block, length)))
+
+    def selected(query, key, sentence_mask, own):
+        words = block or max(64, SCORES_IN_BLOCK // (query.shape[0] * query.shape[1] * sentences))
+        return Selection(*_select(query, key, sentence_mask, own, kept, min(words, length)))
+
+    by_document, by_head = ("batch",), ("batch", "heads")
+    inputs = (by_head, by_head, by_document, by_document)
+    return over_shards(selected, inputs, by_head)(query, key, sentence_mask, own)

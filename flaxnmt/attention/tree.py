@@ -15,6 +15,7 @@ from jax import lax
 
 from flaxnmt.attention.dot_product import MASKED
 from flaxnmt.attention.selection import Selection, gradients_of_kept
+from flaxnmt.each_device import over_shards
 from flaxnmt.typing import Array, Bool, Count, Float, Int
 
 By = Literal["raw", "cumulative"]
@@ -326,18 +327,24 @@ def traverse(
     Raises:
       ValueError: if t is below 1.
     """
-    batch, heads, length, size = query.shape
+    batch, _, length, size = query.shape
     if t < 1:
         raise ValueError(f"t is {t}: attention keeps at least one sentence")
-    if block is None:
-        block = max(64, FLOATS_IN_BLOCK // (batch * heads * 2 * t * size))
     if own is not None:
         own = jnp.broadcast_to(own, (batch, length))
-    kept, paths = t + (own is not None), path_keys(keys, masks, count_copies)
-    tree = _searchable(keys if by == "raw" else paths, masks, kept, whole_level)
-    tree = jax.tree.map(lax.stop_gradient, tree)
-    kept = min(kept, keys[0].shape[2])
-    return Selection(*_select(query, paths[0], tree, own, kept, min(block, length)))
+    searched = t + (own is not None)
+    kept = min(searched, keys[0].shape[2])
+
+    def selected(query, keys, masks, own):
+        words = block or max(64, FLOATS_IN_BLOCK // (query.shape[0] * query.shape[1] * 2 * t * size))
+        paths = path_keys(keys, masks, count_copies)
+        tree = _searchable(keys if by == "raw" else paths, masks, searched, whole_level)
+        tree = jax.tree.map(lax.stop_gradient, tree)
+        return Selection(*_select(query, paths[0], tree, own, kept, min(words, length)))
+
+    by_document, by_head = ("batch",), ("batch", "heads")
+    inputs = (by_head, by_head, by_document, by_document)
+    return over_shards(selected, inputs, by_head)(query, keys, masks, own)
 
 
 def tree_path(

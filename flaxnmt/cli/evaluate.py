@@ -11,7 +11,9 @@ from flaxnmt.errors import ConfigError
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Translates a source and scores it against a reference: JSON with BLEU, chrF, TER and signatures."""
+    """Translates a source and scores it against a reference: JSON with BLEU, chrF, TER and signatures.
+
+    BLEU of a run that writes lower case (--data.tokenizer.lowercase) is that of lower case, too, and says so."""
 
     run: str
     """Run directory, or the address of one, such as gs://bucket/directory."""
@@ -73,12 +75,15 @@ class Evaluate:
         if self.baseline is not None:
             baseline = list(read_source(self.baseline))
             same_length(self.reference, reference, self.baseline, baseline)
-        outputs = open_run(self.run).translate(source, **self._options())
+        run = open_run(self.run)
+        outputs, lowercase = run.translate(source, **self._options()), run.config.data.tokenizer.lowercase
         self._keep([outputs])
-        scores = evaluate(outputs, reference, language=self.language)
+        scores = evaluate(outputs, reference, lowercase=lowercase, language=self.language)
         if self.baseline is not None:
             systems = {"baseline": baseline, "run": outputs}
-            scores["bootstrap"] = paired_bootstrap(systems, reference, samples=self.samples)
+            scores["bootstrap"] = paired_bootstrap(
+                systems, reference, samples=self.samples, lowercase=lowercase
+            )
         return scores
 
     def _of_documents(self) -> dict:
@@ -90,6 +95,7 @@ class Evaluate:
         paths = [self.source] if self.reference is None else [self.source, self.reference]
         documents = list(read(*paths, paragraphs=self.paragraphs))
         run = open_run(self.run)
+        options = {"lowercase": run.config.data.tokenizer.lowercase}
 
         def translate(documents: list[Document], wanted: list | None = None) -> list[list[str]]:
             return run.translate_documents(documents, wanted=wanted, **self._options())
@@ -97,8 +103,10 @@ class Evaluate:
         if not self.controls:
             outputs = translate(documents)
             self._keep(outputs)
-            return document_scores(outputs, documents)
-        found = compare_controls(translate, documents, samples=self.samples, translate_wanted=translate)
+            return document_scores(outputs, documents, **options)
+        found = compare_controls(
+            translate, documents, samples=self.samples, translate_wanted=translate, **options
+        )
         self._keep(found["outputs"]["true"])
         return {name: found[name] for name in ("scores", "significance")}
 

@@ -36,13 +36,13 @@ def hash_bits(
     differ by one, and masks under such words would be shifted copies of each other.
     """
     first = _lowbias32(_lowbias32(key[0]) + key[-1])
-    second = _lowbias32(first + key[0])
     strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
     if strides[0] >= LARGE:
         # The counter has 32 bits, and begins anew: each time under another key.
         rows_each = max(2**32 // strides[0], 1)
         index = jax.lax.broadcasted_iota(jnp.uint32, (shape[0], *(1,) * (len(shape) - 1)), 0)
-        second = second + _lowbias32((index + jnp.uint32(row)) // jnp.uint32(rows_each))
+        first = first + _lowbias32((index + jnp.uint32(row)) // jnp.uint32(rows_each))
+    second = _lowbias32(first + key[0])
     counter = first + jnp.uint32(row) * jnp.uint32(strides[0] & 0xFFFFFFFF)
     for axis, stride in enumerate(strides):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)

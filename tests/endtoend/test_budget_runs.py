@@ -15,6 +15,8 @@ from flaxnmt.errors import ConfigError
 from flaxnmt.models.flops import side_flops
 from flaxnmt.run_directory import write_json
 
+pytestmark = pytest.mark.slow
+
 LENGTH = "--training.evaluate-every 60 --training.log-every 10 --training.metric loss".split()
 LINES = ["", *sentences(6, seed=3)]
 

@@ -8,6 +8,8 @@ from tiny_runs import WORDS, finish, start, write_corpus
 from flaxnmt import open_run
 from flaxnmt.cli import main
 
+pytestmark = pytest.mark.slow
+
 TINY = (
     "decoder_multi30k_en_de --model.d-model 32 --model.dropout 0 --model.decoder.layers 2 "
     "--model.decoder.feed-forward 64 --data.tokenizer.kind word --data.buckets 1 --data.batch-tokens 512 "

@@ -61,6 +61,7 @@ def test_a_document_does_not_know_its_company(opened_documents, outputs, batch_s
     assert found == [outputs[i] for i in (1, 2, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wanted", [((2,), (), (0, 1, 3)), pytest.param(((), (), ()), marks=pytest.mark.slow)], ids=str
 )
@@ -149,6 +150,7 @@ def test_a_document_that_is_too_long_is_cut_with_a_warning(opened_documents, cap
     assert found[6:] == alone[2:]
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_search(trained_documents, opened_documents, tmp_path):
     lines = LINES[1:-1]
     found = opened_documents.hypotheses(lines, n_best=2)
@@ -165,6 +167,7 @@ def test_scores_are_those_of_the_search(trained_documents, opened_documents, tmp
     np.testing.assert_allclose(written, [score.log_prob for score in scores], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_evaluation_of_documents(trained_documents, tmp_path, capsys, outputs):
     def evaluate(*options) -> dict:
         command = ["evaluate", "--run", trained_documents.directory, "--documents", *options]

@@ -27,7 +27,8 @@ def test_patience_ends_a_run_that_learns_nothing(corpus, tmp_path):
     options = (
         "--optimizer.learning-rate 0 --max-steps 1000 --training.patience 2 --training.evaluate-every 2 "
     )
-    options += "--training.average last --training.average-count 2 --training.tensorboard --profile 2:3"
+    options += "--training.average last --training.average-count 2 --training.tensorboard --profile 2:3 "
+    options += "--data.tokenizer.lowercase"
     _, err = finish(start("experiments.train", *TINY, *corpus, *options.split(), "--run", str(run)))
     assert [row["step"] for row in rows(run, "dev")] == [2, 4, 6]
     end = rows(run, "event")[-1]
@@ -43,6 +44,7 @@ def test_patience_ends_a_run_that_learns_nothing(corpus, tmp_path):
     assert averaged["set"] == "dev, mean of steps 4 6" and "mean of 2 checkpoints · dev " in err
     assert averaged["loss"] == rows(run, "dev")[0]["loss"]
     assert "loss" not in test and test["lines"] == 8
+    assert all("case:lc" in row["bleu"]["signature"] for row in (*rows(run, "dev"), test))
     board = b"".join(path.read_bytes() for path in (run / "tensorboard").glob("events.*"))
     for tag in (
         b"train/loss",

@@ -35,6 +35,7 @@ def run(trained_documents, tmp_path_factory):
     return open_run(copy)
 
 
+@pytest.mark.slow
 def test_controls_have_scores_and_tests(run):
     found = scores(run, DOCUMENTS, samples=20)
     assert list(found) == ["true", "none", "random", "shuffled", "signature"]

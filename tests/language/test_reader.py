@@ -247,6 +247,7 @@ def classes(tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_a_class_is_the_likeliest_of_the_text_or_pair(classes):
     # Within the positions that there are.
     texts, seconds = ["The cat.", "Dogs", "It is old."], ["A cat.", "A dog", "It sleeps."]

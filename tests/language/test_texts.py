@@ -139,6 +139,7 @@ def test_an_embedding_depends_on_what_stands_before_it_alone(texts):
     assert np.abs(first.layers[:, same] - second.layers[:, same]).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_a_translating_decoder_reads_a_text_as_a_source_and_the_delimiter(made):
     run = made["prefix"]
     found = run.contextual(TEXTS)

@@ -120,6 +120,7 @@ def test_branches_add_up_and_one_branch_is_the_model_itself():
     np.testing.assert_allclose(total.memory[real], sum(singles)[real], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("combine", ["gated", pytest.param("weighted", marks=pytest.mark.slow)])
 def test_learned_combinations_begin_as_the_sum(combine):
     model = with_branches("attention:1", "convs2s:2", combine=combine)
