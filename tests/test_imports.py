@@ -27,11 +27,19 @@ CORE = "import jax, flax, flax.linen, optax"
 
 
 @cache
-def loaded_by(statement: str) -> set[str]:
-    """Top-level modules of a fresh interpreter after the statement."""
-    script = f"import sys\n{statement}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+def after(statement: str) -> tuple[set[str], bool]:
+    """Top-level modules of a fresh interpreter after the statement, and whether a backend has started."""
+    script = (
+        f"import sys\n{statement}\nfound = {{name.partition('.')[0] for name in sys.modules}}\n"
+        "from jax._src import xla_bridge\nprint(xla_bridge.backends_are_initialized(), *found)"
+    )
     run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    return set(run.stdout.split())
+    started, *modules = run.stdout.split()
+    return set(modules), started == "True"
+
+
+def loaded_by(statement: str) -> set[str]:
+    return after(statement)[0]
 
 
 def test_import_loads_nothing_heavier_than_flax_and_optax():
@@ -52,8 +60,4 @@ def test_modules_load_no_data_or_evaluation_library(module):
 
 
 def test_import_starts_no_backend():
-    script = (
-        "import flaxnmt, jax; from jax._src import xla_bridge; print(xla_bridge.backends_are_initialized())"
-    )
-    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert run.stdout.strip() == "False"
+    assert not after("import flaxnmt")[1]

@@ -154,6 +154,7 @@ def test_the_picture_shows_the_selected_sentences(selected, head, panels):
         looking.draw_selection(selected, sentence=0, layer=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "branches, layers",
     [pytest.param(("lstm:1",), 0, marks=pytest.mark.slow), (("attention:2", "fnet:1+attention:1"), 3)],

@@ -288,7 +288,7 @@ def conditional_attention(
     }
     # Each document of its own, so that all can be divided with the documents.
     places = jax.tree.map(
-        lambda ids: jnp.broadcast_to(ids, (len(word_mask), *ids.shape[1:])),
+        lambda ids: jnp.broadcast_to(ids, (len(word_mask), ids.shape[-1])),
         None if distances is None else distances.places,
     )
     by_document, by_head = ("batch",), ("batch", "heads")

@@ -13,7 +13,7 @@ from flaxnmt.errors import ConfigError
 class Evaluate:
     """Translates a source and scores it against a reference: JSON with BLEU, chrF, TER and signatures.
 
-    BLEU of a run that writes lower case (--data.tokenizer.lowercase) is that of lower case, too, and says so."""
+    BLEU of a run that writes lower case (--data.tokenizer.lowercase) is of lower case, too."""
 
     run: str
     """Run directory, or the address of one, such as gs://bucket/directory."""

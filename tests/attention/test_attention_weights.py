@@ -107,6 +107,7 @@ def exact_weights(kind, scores):
     return (scores > {"above_zero": 0.0, "above_half": 0.5}[kind]) & seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(["argmax"], HARD))
 def test_conditional_attention_takes_hard_weights_in_its_dense_form_alone(kind):
     weights, sentences, words = HARD[kind][0], 6, 2

@@ -248,6 +248,7 @@ def test_an_empty_sentence_is_no_trouble(name):
     assert np.isfinite(y) and np.isfinite(gradient).all()
 
 
+@pytest.mark.slow
 def test_dropout_lies_where_the_layer_says():
     rngs = {"dropout": jax.random.key(0)}
     for name in ("convs2s", "static expansion, one matrix"):

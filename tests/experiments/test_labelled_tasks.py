@@ -26,6 +26,7 @@ def right(rows):
     return list(found)
 
 
+@pytest.mark.slow
 def test_words_that_were_cut_off_are_wrong(tokenizer, caplog):
     pytest.importorskip("sklearn")
     examples = [

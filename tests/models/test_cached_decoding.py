@@ -41,7 +41,7 @@ def stepped_logits(model, params, room=LENGTH):
     [
         pytest.param("pre", "sinusoidal", "all", False, marks=pytest.mark.slow),
         pytest.param("pre", "learned", "target", True, marks=pytest.mark.slow),
-        ("post", "sinusoidal", "none", True),
+        pytest.param("post", "sinusoidal", "none", True, marks=pytest.mark.slow),
         pytest.param("post", "none", "target", False, marks=pytest.mark.slow),
         pytest.param("pre", "shaw", "all", False, marks=pytest.mark.slow),
         ("pre", "transformer_xl", "all", True),

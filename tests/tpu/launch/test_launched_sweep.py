@@ -16,6 +16,8 @@ from tpu.launch import VERBS
 from tpu.restarts import read_restarts
 from tpu.watch import SILENCE
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 FILES = ("--train", "$FLAXNMT_DATA/a.jsonl", "--dev", "$FLAXNMT_DATA/b.jsonl", "--data.rows-multiple", "16")
 FIRST = Trial("base", "text_small", FILES)
 NEXT = Trial("2-to-1", "text_small", FILES, after="base")

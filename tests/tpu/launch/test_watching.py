@@ -14,6 +14,8 @@ from tpu.patience import UNREACHED
 from tpu.queued import PATIENCE
 from tpu.slices import parse_slice
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 RUNNING = {f"0-{worker}": "running" for worker in range(4)}
 
 
