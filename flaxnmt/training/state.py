@@ -81,7 +81,11 @@ def init_state(
     seed: int,
 ) -> TrainState:
     """Draws the parameters, each device its own part; the same values on every mesh."""
+    (device, *_) = jax.tree.leaves(shardings)[0].device_set
     start = jax.jit(
-        lambda key: make_state(unbox(init(key)["params"]), optimizer, ema), out_shardings=shardings
+        lambda key: make_state(unbox(init(key)["params"]), optimizer, ema),
+        out_shardings=shardings,
+        # It runs once, and LLVM would think about it for many times as long.
+        compiler_options={"xla_backend_optimization_level": 0} if device.platform == "cpu" else None,
     )
     return start(jax.random.key(seed))
