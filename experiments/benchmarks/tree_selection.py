@@ -20,7 +20,8 @@ import tyro
 
 from experiments.benchmarks import common
 from flaxnmt.attention.selection import select_sentences
-from flaxnmt.attention.tree import level_sizes, traverse, traverse_flops
+from flaxnmt.attention.tree import level_sizes, traverse
+from flaxnmt.attention.tree_costs import traverse_flops
 
 
 @dataclass(frozen=True)

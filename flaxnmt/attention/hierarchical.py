@@ -17,10 +17,9 @@ from flaxnmt.attention.tree import (
     level_sizes,
     traverse,
     traverse_dense,
-    traverse_flops,
-    tree_nodes,
     tree_path,
 )
+from flaxnmt.attention.tree_costs import traverse_flops, tree_nodes
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.layers.sublayer import words_each
 from flaxnmt.typing import Array, Bool, Count, Float, Int

@@ -16,15 +16,12 @@ from jax import lax
 from flaxnmt.attention.dot_product import MASKED
 from flaxnmt.attention.selection import Selection, gradients_of_kept
 from flaxnmt.each_device import over_shards
-from flaxnmt.typing import Array, Bool, Count, Float, Int
+from flaxnmt.typing import Array, Bool, Float, Int
 
 By = Literal["raw", "cumulative"]
 
 WHOLE_LEVEL = 32
 """Levels of up to this many nodes are scored by one product, which costs less than to fetch 2t keys a word."""
-
-COUNTED_LEVELS = 24
-"""Levels of a tree whose sentences are counted on a device: more than any document has."""
 
 FLOATS_IN_BLOCK = 2**20
 """Numbers fetched at a time for a block of words: 4 MB, about a cache."""
@@ -212,14 +209,14 @@ class _Searchable:
     first: int = struct.field(pytree_node=False)
 
 
-def _first_level(sizes: Sequence[int], t: int) -> int:
+def first_level(sizes: Sequence[int], t: int) -> int:
     """The highest level that has more than t nodes: above it all nodes are kept, and none needs a score."""
     return max((k for k, size in enumerate(sizes) if size > t), default=0)
 
 
 def _searchable(keys, masks, t: int, whole_level: int) -> _Searchable:
     sizes = [mask.shape[-1] for mask in masks]
-    first = _first_level(sizes, t)
+    first = first_level(sizes, t)
     deep = sum(size > max(whole_level, 2 * t) for size in sizes)
     missing = [2 ** (len(sizes) - 1 - k) - size for k, size in enumerate(sizes)]
     keys = [jnp.pad(key, ((0, 0), (0, 0), (0, more), (0, 0))) for key, more in zip(keys, missing)]
@@ -356,35 +353,3 @@ def tree_path(
     node = [selection.index >> k for k in range(depth, -1, -1)]
     score = [_products(scaled, _rows(keys[depth - i], at)) for i, at in enumerate(node)]
     return TreePath(jnp.stack(node, -1), jnp.stack(score, -1))
-
-
-def _counted_sizes(sentences: Float[Array, "*B"]) -> Float[Array, "*B levels"]:
-    """`level_sizes` of counts that only a device knows, with 0 for the levels above the root."""
-    level = jnp.arange(COUNTED_LEVELS)
-    count = sentences.astype(jnp.int32)[..., None]
-    below = -(-count >> jnp.maximum(level - 1, 0))
-    return jnp.where((level == 0) | (below > 1), -(-count >> level), 0).astype(sentences.dtype)
-
-
-def tree_nodes(sentences: Count) -> Count:
-    """Nodes of all levels."""
-    if isinstance(sentences, int):
-        return sum(level_sizes(sentences))
-    return _counted_sizes(sentences).sum(-1)
-
-
-def traverse_flops(sentences: Count, t: int, head_size: int, whole_level: int = WHOLE_LEVEL) -> Count:
-    """Multiply-adds counted as 2 that `traverse` needs for one word and one head: O(t log N).
-
-    2t scores for each level, or one for each node of the small levels at the top, and t sums of paths.
-    """
-    whole = max(whole_level, 2 * t)
-    if isinstance(sentences, int):
-        sizes = level_sizes(sentences)
-        searched = sizes[: _first_level(sizes, t) + 1]
-        scores = sum(size if size <= whole else 2 * t for size in searched)
-        return 2 * head_size * (scores + min(t, sentences))
-    sizes = _counted_sizes(sentences)
-    searched = (jnp.arange(COUNTED_LEVELS) == 0) | (sizes > t)
-    scores = jnp.where(searched, jnp.where(sizes <= whole, sizes, 2 * t), 0).sum(-1)
-    return 2 * head_size * (scores + jnp.minimum(t, sentences))

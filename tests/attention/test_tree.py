@@ -20,9 +20,9 @@ from flaxnmt.attention.tree import (
     path_keys,
     traverse,
     traverse_dense,
-    traverse_flops,
     tree_path,
 )
+from flaxnmt.attention.tree_costs import traverse_flops
 from flaxnmt.sharding import unbox
 
 MERGES = {"mean": MeanPooling(4), "source2token": Source2Token(4), "multi": MultiDimensionalSource2Token(4)}
