@@ -40,10 +40,11 @@ def whole_documents(blocks: Iterable[list[str]], paragraphs: bool = False) -> It
     Lines before a bad one are handed out before its DataError is raised.
     """
 
-    def end(held: list[str]) -> int:
-        blank = [not line.strip() for line in held]
+    def end(held: list[str], block: list[str]) -> int:
+        blank = [not line.strip() for line in block]
         if paragraphs:
-            blank = [here and before for here, before in zip(blank, [False, *blank])]
+            before = bool(held) and not held[-1].strip()
+            blank = [here and last for here, last in zip(blank, [before, *blank])]
         return len(blank) - blank[::-1].index(True) if any(blank) else 0
 
     return _cut(blocks, end)
@@ -55,21 +56,33 @@ def document_blocks(documents: Iterable[Document], size: int) -> Iterator[list[D
     Documents before a bad one are handed out before its DataError is raised.
     """
 
-    def end(held: list[Document]) -> int:
-        return len(held) if sum(map(len, held)) >= size else 0
+    sentences = 0
+
+    def end(held: list[Document], part: list[Document]) -> int:
+        nonlocal sentences
+        sentences += sum(map(len, part))
+        if sentences < size:
+            return 0
+        sentences = 0
+        return len(part)
 
     return _cut(([document] for document in documents), end)
 
 
-def _cut(parts: Iterable[list[T]], end: Callable[[list[T]], int]) -> Iterator[list[T]]:
-    """What is in the parts, handed out up to where `end` says of all that is held; what is left at last, or at an error."""
+def _cut(parts: Iterable[list[T]], end: Callable[[list[T], list[T]], int]) -> Iterator[list[T]]:
+    """What is in the parts, handed out up to where `end` says of what is held and the next part; what is left at last.
+
+    That is so at an error, too. Only new parts are looked at, since a document may be as long as its file.
+    """
     held: list[T] = []
     try:
         for part in parts:
-            held += part
-            if stop := end(held):
-                yield held[:stop]
-                held = held[stop:]
+            stop = end(held, part)
+            if not stop:
+                held += part
+                continue
+            yield held + part[:stop]
+            held = part[stop:]
     except DataError:
         if held:
             yield held

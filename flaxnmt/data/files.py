@@ -43,6 +43,10 @@ def refuse(problem: Problem) -> None:
     raise DataError(str(problem))
 
 
+def ignore(problem: Problem) -> None:
+    """The reporter of those whom a defect does not concern."""
+
+
 def locate(path: str | Path) -> Path:
     """The path of a file that exists and is not empty; otherwise DataError with the nearest name.
 

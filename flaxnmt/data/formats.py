@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.data.files import Problem, Report, has_blank_line_inside, read_lines, refuse
+from flaxnmt.data.files import Problem, Report, has_blank_line_inside, ignore, read_lines, refuse
 
 Row = tuple[str | int, int, Sentence]
 Blame = Callable[[int, bool], None]
@@ -104,16 +104,16 @@ def _single(sentences: Iterable[Sentence | None]) -> Iterator[Document]:
 
 
 def parallel_text(
-    source: Path, target: Path, paragraphs: bool = False, report: Report = refuse
+    source: Path, target: Path, paragraphs: bool = False, report: Report = refuse, documents: bool = False
 ) -> Iterator[Document]:
     """Two files, line by line translations of each other.
 
     A line that is blank in both ends a document; with `paragraphs` it ends a paragraph, and two or more
     of them the document. Files without blank lines between the text are a sentence corpus: each line is
-    a document.
+    a document; with `documents` they are one document.
     """
     sentences = _pairs(source, target, report)
-    if paragraphs or has_blank_line_inside(source):
+    if paragraphs or documents or has_blank_line_inside(source):
         return _group(_split_at_blank_lines(sentences, paragraphs))
     return _single(sentences)
 
@@ -240,10 +240,11 @@ def _paragraph(value: dict, path: Path, line: int, report: Report) -> tuple[Sent
     return tuple(sentences)
 
 
-def json_lines(path: Path, report: Report = refuse) -> Iterator[Document]:
+def json_lines(path: Path, report: Report = refuse, blank: Report = ignore) -> Iterator[Document]:
     """One document per line: {"doc_id", "section", "paragraphs": [{"src": [...], "tgt": [...]}]}.
 
-    `doc_id` and `section` may be left out, and `tgt` too where only the source is known.
+    `doc_id` and `section` may be left out, and `tgt` too where only the source is known. Blank sentences, and documents
+    without any sentence, are left out, and `blank` is told.
     """
     for line, text in enumerate(read_lines(path, report), 1):
         if _blank(text):
@@ -272,5 +273,11 @@ def json_lines(path: Path, report: Report = refuse) -> Iterator[Document]:
             )
             report(Problem("json", str(path), line, message))
             continue
+        if not any(paragraphs) or sum(map(len, paragraphs)) < sum(
+            len(part["src"]) for part in value["paragraphs"]
+        ):
+            blank(
+                Problem("blank", str(path), line, "a blank sentence, or none in this document: take it out")
+            )
         if paragraphs := tuple(filter(None, paragraphs)):
             yield Document(paragraphs, str(value.get("doc_id", "")), str(value.get("section", "")))

@@ -8,7 +8,7 @@ from typing import BinaryIO, TextIO
 
 from flaxnmt.data import formats
 from flaxnmt.data.documents import Document
-from flaxnmt.data.files import Problem, Report, decode, locate, read_lines, refuse
+from flaxnmt.data.files import Problem, Report, decode, ignore, locate, read_lines, refuse
 from flaxnmt.errors import DataError
 from flaxnmt.remote import is_address
 
@@ -35,17 +35,25 @@ def _is_generated(name: str) -> bool:
     return name == "discourse" or name.startswith("discourse:")
 
 
-def _single(name: str, paragraphs: bool, report: Report) -> Iterator[Document]:
+def _corpus(name: str) -> Path:
+    """The path of a file that can be read more than once."""
+    path = locate(name)
+    if not path.is_file():
+        raise DataError(f"{name} is a pipe, and a corpus is read more than once: write it to a file")
+    return path
+
+
+def _single(name: str, paragraphs: bool, report: Report, blank: Report = ignore) -> Iterator[Document]:
     if _is_generated(name):
         return _generated(name)
     if name.startswith("tfds:"):
         from flaxnmt.data import tfds
 
         return tfds.read(name)
-    path = locate(name)
+    path = _corpus(name)
     suffixes = name.removesuffix(".gz")
     if suffixes.endswith(".jsonl"):
-        return formats.json_lines(path, report)
+        return formats.json_lines(path, report, blank)
     if suffixes.endswith(".tsv"):
         return formats.tsv(path, paragraphs, report)
     raise DataError(f"{name} alone is not a corpus: {KINDS}")
@@ -83,31 +91,38 @@ def _some(documents: Iterator[Document], name: str, report: Report) -> Iterator[
 
 
 def read(
-    *paths: str | Path, paragraphs: bool = False, limit: int | None = None, report: Report = refuse
+    *paths: str | Path,
+    paragraphs: bool = False,
+    documents: bool = False,
+    limit: int | None = None,
+    report: Report = refuse,
+    blank: Report = ignore,
 ) -> Iterator[Document]:
     """Documents of a corpus, lazily and in their order.
 
     One argument is documents as JSON lines (.jsonl[.gz]), TSV (.tsv[.gz]), a TFDS set (`tfds:...`, see
     `flaxnmt.data.tfds`) or the generated corpus (`discourse[:SPLIT[:DOCUMENTS]]`); two are parallel text
     files, plain or gzip; three add HAN line numbers. See `formats` for what separates documents;
-    `paragraphs` makes single blank lines end paragraphs. `limit` is a number of documents. A part of a corpus is
-    meant where each name ends with a slice of its documents: `train.en[:3000]`, `train.en[25000:]`.
+    `paragraphs` makes single blank lines end paragraphs, and `documents` makes parallel text without blank lines one
+    document in place of one a line. `limit` is a number of documents. A part of a corpus is meant where each name ends
+    with a slice of its documents: `train.en[:3000]`, `train.en[25000:]`.
 
     Raises DataError, at once for missing and empty files and while reading for what is wrong with a line;
-    another `report` than `refuse` collects the latter, and reading goes on.
+    another `report` than `refuse` collects the latter, and reading goes on. `blank` is told of blank sentences of JSON
+    lines, which are left out: to refuse them is for those who need an output for each.
     """
     given = [str(path) for path in paths]
     names = [without_part(name) for name in given]
     if len(names) == 1:
-        documents = _single(names[0], paragraphs, report)
+        found = _single(names[0], paragraphs, report, blank)
     elif len(names) == 2:
-        documents = formats.parallel_text(locate(names[0]), locate(names[1]), paragraphs, report)
+        found = formats.parallel_text(*map(_corpus, names), paragraphs, report, documents)
     elif len(names) == 3:
-        documents = formats.numbered_text(*map(locate, names), paragraphs, report)
+        found = formats.numbered_text(*map(_corpus, names), paragraphs, report)
     else:
         raise DataError(f"{len(names)} corpus arguments: {KINDS}")
-    documents = islice(documents, *_part(given))
-    return islice(_some(documents, " and ".join(given), report), limit)
+    found = islice(found, *_part(given))
+    return islice(_some(found, " and ".join(given), report), limit)
 
 
 def read_texts(*paths: str | Path, report: Report = refuse) -> Iterator[Document]:
@@ -123,7 +138,7 @@ def read_texts(*paths: str | Path, report: Report = refuse) -> Iterator[Document
         name = without_part(given)
         kind = name.removesuffix(".gz")
         alone = _is_generated(name) or name.startswith("tfds:") or kind.endswith((".jsonl", ".tsv"))
-        documents = _single(name, False, report) if alone else formats.text(locate(name), report)
+        documents = _single(name, False, report) if alone else formats.text(_corpus(name), report)
         yield from _some(islice(documents, *_part([given])), given, report)
 
 

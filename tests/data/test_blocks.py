@@ -2,7 +2,8 @@
 
 import pytest
 
-from flaxnmt.data.blocks import read_blocks, whole_documents
+from flaxnmt.data.blocks import document_blocks, read_blocks, whole_documents
+from flaxnmt.data.documents import Document, Sentence
 from flaxnmt.errors import DataError
 
 LINES = ["a", "b", "", "c", "", "", "d", " ", "\t", "", "e", "f"]
@@ -48,6 +49,13 @@ def test_lines_before_a_bad_one_are_handed_on(tmp_path):
         for block in whole_documents(read_blocks(stream, 2)):
             found.append(block)
     assert found == [["a", "b", ""], ["c"]]
+
+
+def test_documents_come_in_blocks_of_so_many_sentences():
+    documents = [Document((tuple(Sentence(str(i)) for i in range(n)),)) for n in (1, 1, 5, 2, 1, 1)]
+    blocks = list(document_blocks(documents, 3))
+    assert [[len(document) for document in block] for block in blocks] == [[1, 1, 5], [2, 1], [1]]
+    assert sum(blocks, []) == documents
 
 
 def test_nothing_is_no_document():

@@ -218,6 +218,38 @@ def test_bad_json_lines(write, line, message):
     assert f"a.jsonl:2: {message}" in refused(write("a.jsonl", json.dumps(DOCUMENT) + "\n" + line + "\n"))
 
 
+@pytest.mark.parametrize(
+    "paragraphs",
+    [[], [{"src": [" "]}], [{"src": ["a", ""]}, {"src": ["b"]}], [{"src": ["a", " "], "tgt": ["A", ""]}]],
+)
+def test_blank_sentences_are_left_out_unless_that_is_refused(write, paragraphs):
+    path = write("a.jsonl", "\n".join(map(json.dumps, (DOCUMENT, {"paragraphs": paragraphs}, DOCUMENT))))
+    kept = [text for part in paragraphs for text in part["src"] if text.strip()]
+    assert [pair.source for document in list(read(path))[1:-1] for pair in document] == kept
+    with pytest.raises(DataError, match="a.jsonl:2: a blank sentence, or none in this document"):
+        list(read(path, blank=files.refuse))
+    assert len(list(read(write("b.jsonl", json.dumps(DOCUMENT)), blank=files.refuse))) == 1
+
+
+def test_parallel_text_without_blank_lines_is_one_document_where_that_is_meant(write):
+    paths = write("a.en", "a\nb\nc\n"), write("a.de", "A\nB\nC\n")
+    assert len(list(read(*paths))) == 3
+    (one,) = read(*paths, documents=True)
+    assert [pair.source for pair in one] == ["a", "b", "c"]
+
+
+def test_a_corpus_is_no_pipe(write):
+    read_end, write_end = os.pipe()
+    try:
+        with pytest.raises(
+            DataError, match=f"/dev/fd/{read_end} is a pipe, and a corpus is read more than once"
+        ):
+            read(write("a.en", "a\n"), f"/dev/fd/{read_end}")
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
 @pytest.mark.parametrize(("first", "second"), [(3, 5), (5, 3), (4096, 4097), (9000, 4096)])
 def test_files_of_different_length(write, first, second):
     source, target = write("a.en", "x\n" * first), write("a.de", "y\n" * second)
