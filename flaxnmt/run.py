@@ -130,13 +130,22 @@ class Run:
         """Parameters on the default device and the compiled functions.
 
         Raises:
-          ConfigError: for an encoder alone, which writes nothing.
+          ConfigError: for an encoder alone, which writes nothing, and a model of texts, which reads no source.
         """
         if isinstance(self.config.model, EncoderOnlyConfig):
             raise ConfigError(
                 f"{self.name} is an encoder alone: it writes and scores no text; what it has is fill_mask, classify, "
                 "embed and contextual"
             )
+        if self._continues_texts:
+            raise ConfigError(
+                f"{self.name} is a model of texts, which translates nothing: what it has is complete, perplexity and "
+                "contextual"
+            )
+        return self._writer
+
+    @cached_property
+    def _writer(self) -> Translator:
         return make_translator(self.config, self.model, jax.device_put(self.params), self.vocabularies)
 
     @cached_property
@@ -190,9 +199,13 @@ class Run:
         """
         return self.reader.contextual(texts, budget)
 
-    def _check_language(self) -> None:
+    @property
+    def _continues_texts(self) -> bool:
         model = self.config.model
-        if not isinstance(model, DecoderOnlyConfig) or model.task != "language":
+        return isinstance(model, DecoderOnlyConfig) and model.task == "language"
+
+    def _check_language(self) -> None:
+        if not self._continues_texts:
             raise ConfigError(
                 f"{self.name} is no model of texts: a decoder alone, trained with --model.task language, "
                 "completes texts and has a perplexity"
@@ -205,7 +218,7 @@ class Run:
         """
         self._check_language()
         nothing = Text.unbroken([""] * len(texts))
-        found = self.translator.outputs(nothing, texts, max_length=max_length, **options)
+        found = self._writer.outputs(nothing, texts, max_length=max_length, **options)
         return [outputs[0].text for outputs in found]
 
     def perplexity(self, texts: list[str], budget: float | None = None) -> float:
@@ -216,7 +229,7 @@ class Run:
         self._check_language()
         if not texts:
             raise DataError("no texts: a perplexity is that of one at least")
-        scores = self.score([""] * len(texts), texts, budget=budget)
+        scores = self._writer.score([""] * len(texts), texts, budget=budget)
         count = sum(len(score.tokens) for score in scores)
         return math.exp(-sum(score.log_prob for score in scores) / count)
 

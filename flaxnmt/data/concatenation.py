@@ -127,6 +127,10 @@ class Breaks:
     def hash(self) -> str:
         return self.tokenizer.hash
 
+    def id(self, symbol: str) -> int:
+        """The id of a symbol."""
+        return self.tokenizer.id(symbol)
+
     def encode(self, texts: Sequence[str], threads: int = -1) -> list[list[int]]:
         """Ids of each line, without bos and eos; `threads` -1 is one per core."""
         symbol = self.tokenizer.id(BREAK)

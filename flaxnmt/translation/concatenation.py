@@ -8,9 +8,11 @@ import numpy as np
 from flaxnmt.data.concatenation import BREAK, join, last_sentence, wave
 from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import DOCUMENT
+from flaxnmt.data.tokenizers import Tokenizer
 from flaxnmt.errors import ConfigError
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.search import Hypothesis, Score
+from flaxnmt.translation.shapes import LONGEST
 from flaxnmt.translation.translator import Translator
 
 
@@ -26,6 +28,7 @@ class ConcatenationTranslator(Translator):
     """
 
     by_document = True
+    forces_context = True
 
     def __init__(self, *parts, previous: int, target_context: bool, **options):
         super().__init__(*parts, **options)
@@ -79,6 +82,11 @@ class ConcatenationTranslator(Translator):
         scores = super().scores(text._replace(sentences=lines), targets, *args, **options)
         return [_after_break(score) for score in scores]
 
+    def encode(self, tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of each line, without its first sentences where it is too long: what is cut is context."""
+        symbol = tokenizer.id(BREAK)
+        return [_within(ids, LONGEST - 1, symbol) for ids in super().encode(tokenizer, lines)]
+
     def _with_context(self, sentences: Sequence[str], documents: list[list[int]]) -> tuple[str, ...]:
         return tuple(
             join(sentences[i] for i in document[max(place - self.previous, 0) : place + 1])
@@ -92,6 +100,14 @@ def _documents(text: Text) -> list[list[int]]:
     starts = np.flatnonzero(text.starts & DOCUMENT)
     ends = [*starts[1:], len(text.sentences)] if len(starts) else []
     return [list(range(start, end)) for start, end in zip(starts, ends, strict=True)]
+
+
+def _within(ids: list[int], most: int, symbol: int) -> list[int]:
+    """The last sentences of a line, as many as hold `most` ids together, and one in any case."""
+    start = 0
+    while len(ids) - start > most and symbol in ids[start:]:
+        start = ids.index(symbol, start) + 1
+    return ids[start:]
 
 
 def _last_start(tokens: Sequence[str]) -> int:

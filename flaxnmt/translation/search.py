@@ -47,12 +47,20 @@ class Score:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Draw tokens in place of searching for the best."""
+    """Draw tokens in place of searching for the best.
+
+    Raises:
+      ConfigError: for a seed that is no number of 31 bits.
+    """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
+
+    def __post_init__(self):
+        if not 0 <= self.seed < 1 << 31:
+            raise ConfigError(f"--seed {self.seed}: give one from 0 to {(1 << 31) - 1}")
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class Search:
       max_length: most tokens of an output; None: factor times the source length and extra, and a prefix on top.
       factor, extra: see `max_length`.
       sampling: draw `n_best` samples in place of searching.
+      beyond: whether a prefix is context, so that lengths count what comes after it.
     """
 
     beam_size: int
@@ -77,6 +86,7 @@ class Search:
     factor: float
     extra: int
     sampling: Sampling | None
+    beyond: bool = False
 
     @classmethod
     def of(
@@ -89,14 +99,19 @@ class Search:
         min_length: int | None = None,
         max_length: int | None = None,
         sampling: Sampling | None = None,
+        beyond: bool = False,
     ) -> "Search":
         """The options given, and a run's defaults for the others.
 
         Raises:
-          ConfigError: for more outputs than hypotheses.
+          ConfigError: for a number below 1, and for more outputs than hypotheses.
         """
         beam_size = defaults.beam_size if beam_size is None else beam_size
-        if sampling is None and n_best > beam_size > 0:
+        numbers = {"--beam-size": beam_size, "--n-best": n_best, "--max-length": max_length}
+        for name, number in numbers.items():
+            if number is not None and number < 1:
+                raise ConfigError(f"{name} {number}: it must be at least 1")
+        if sampling is None and n_best > beam_size:
             raise ConfigError(
                 f"{n_best} best of a beam of {beam_size}: make --beam-size at least as large as --n-best"
             )
@@ -109,12 +124,13 @@ class Search:
             defaults.max_length_factor,
             defaults.max_length_extra,
             sampling,
+            beyond,
         )
 
     def longest(self, source: int, prefix: int) -> int:
         """Most tokens of any output of a batch whose sources are padded to `source`, prefixes to `prefix`."""
         if self.max_length is not None:
-            return self.max_length
+            return self.max_length + self.beyond * prefix
         return int(self.factor * source) + self.extra + prefix
 
     def limits(
@@ -122,16 +138,30 @@ class Search:
     ) -> Int[np.ndarray, "..."]:
         """Most tokens of each output, by the length of its source and of its prefix: nothing else of its batch."""
         if self.max_length is not None:
-            return np.full(lengths.shape, longest, np.int32)
+            return np.broadcast_to(self.max_length + self.beyond * given, lengths.shape).astype(np.int32)
         own = (lengths * self.factor).astype(np.int32) + self.extra + given
         return np.minimum(own, longest).astype(np.int32)
 
+    def least(self, given: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
+        """Fewest tokens of each output, by the length of its prefix."""
+        return (self.min_length + self.beyond * given).astype(np.int32)
+
 
 class Prefixes:
-    """Tokens that each output must begin with, padded to one width for all batches."""
+    """Tokens that each output must begin with, padded to one width for all batches.
+
+    Raises:
+      ConfigError: where one leaves no room for a token of `max_length`, the end symbol included.
+    """
 
     def __init__(self, ids: list[list[int]] | None, max_length: int | None):
-        self.tokens = None if ids is None else TokenArray.from_lists(tokens[:max_length] for tokens in ids)
+        most = max(map(len, ids or ()), default=0)
+        if max_length is not None and most >= max_length:
+            raise ConfigError(
+                f"--max-length {max_length} has no room behind the {most} tokens that an output is to begin with: "
+                f"give at least {most + 1}"
+            )
+        self.tokens = None if ids is None else TokenArray.from_lists(ids)
         longest = 0 if ids is None else int(max([1, *(self.tokens.lengths - 1)]))
         # Every width is a program of its own, and each wave of a document would have another one.
         self.width = longest and max(1 << (longest - 1).bit_length(), 8)

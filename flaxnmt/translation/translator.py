@@ -14,6 +14,7 @@ from flaxnmt.config import DecodingConfig
 from flaxnmt.data.batches import EvaluationBatches, SortedBatches
 from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import TokenArray
+from flaxnmt.data.tokenizers import Tokenizer
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import find_budget
@@ -37,6 +38,7 @@ class Translator:
 
     Attributes:
       by_document: whether a line is translated with what is around it.
+      forces_context: whether prefixes are context, so that limits count what comes after them.
       model: a module with `start` and `step` (see `flaxnmt.decoding.cache.Step`).
       params: its parameters.
       vocabularies: source and target tokenizers.
@@ -45,6 +47,7 @@ class Translator:
     """
 
     by_document = False
+    forces_context = False
 
     def __init__(
         self,
@@ -130,10 +133,10 @@ class Translator:
         **options,
     ) -> list[list[Hypothesis]]:
         """`hypotheses` of sentences none of which is blank; of those that are wanted."""
-        search, place = Search.of(self.decoding, **options), self._budget(budget)
-        sources = TokenArray.from_lists(self.vocabularies.source.encode(list(text.sentences)))
+        search, place = self._search(**options), self._budget(budget)
+        sources = TokenArray.from_lists(self.encode(self.vocabularies.source, text.sentences))
         starts = None if prefixes is None else self.vocabularies.target.encode(list(prefixes))
-        forced = Prefixes(starts, search.max_length)
+        forced = Prefixes(starts, None if search.beyond else search.max_length)
         batches = self.batches(sources, None, text, batch_size)
         found = [
             self._decode(
@@ -194,8 +197,8 @@ class Translator:
     ) -> list[Score]:
         """Log-probability of the target of each sentence."""
         place = self._budget(budget)
-        source = TokenArray.from_lists(self.vocabularies.source.encode(list(text.sentences)))
-        target = self.vocabularies.target.encode(list(targets))
+        source = TokenArray.from_lists(self.encode(self.vocabularies.source, text.sentences))
+        target = self.encode(self.vocabularies.target, targets)
         batches = self.batches(source, TokenArray.from_lists(target), text, batch_size)
         outputs = []
         for index in range(len(batches)):
@@ -213,6 +216,10 @@ class Translator:
             values = values[:count]
             results.append(Score(float(values.sum()), tuple(values.tolist()), tokens, tuple(use.tolist())))
         return results
+
+    def encode(self, tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of what the model reads of each line."""
+        return tokenizer.encode(list(lines))
 
     def batches(
         self, source: TokenArray, target: TokenArray | None, text: Text, batch_size: int | None
@@ -243,7 +250,7 @@ class Translator:
         limits = search.limits(lengths[members], given, longest)
         batch = batch | {
             "max_lengths": np.where(members >= 0, limits, 0).astype(np.int32),
-            "min_lengths": np.full(members.shape, search.min_length, np.int32),
+            "min_lengths": search.least(given),
             "rows": np.where(members >= 0, numbers[members], 0).astype(np.int32),
             "prefix": prefix,
         }
@@ -259,6 +266,9 @@ class Translator:
             return self._sample(
                 self.params, batch, seed, max_length=longest, samples=search.n_best, **drawing
             )
+
+    def _search(self, **options) -> Search:
+        return Search.of(self.decoding, beyond=self.forces_context, **options)
 
     def _budget(self, budget: float | Sequence[float] | None) -> int | None:
         """Its place among the budgets of the model."""
@@ -292,6 +302,8 @@ class Translator:
                     tuple(pieces[i] for i in ids[b * count + n]),
                 )
                 for n in range(count)
+                # Where a row has fewer outputs than were asked for, the rest are of no probability.
+                if not n or found.lengths[b, n]
             ]
             for b in range(batch)
         ]

@@ -228,6 +228,9 @@ def test_what_a_kind_does_not_have_is_one_line(made):
             (lambda run: run.attention(document), "a model of one stack: ask for the attention of a text"),
         ],
         "texts": [
+            (lambda run: run.translate(["a"]), "a model of texts, which translates nothing"),
+            (lambda run: run.score(["a"], ["b"]), "a model of texts, which translates nothing"),
+            (lambda run: run.complete(["a b c d e"], max_length=2), "--max-length 2 has no room behind"),
             (lambda run: run.fill_mask(["a"]), "no encoder alone: it fills no masks"),
             (lambda run: run.embed(["a"]), "no encoder alone"),
             (lambda run: run.classify(["a"]), "no encoder alone"),

@@ -114,3 +114,21 @@ def test_a_judged_sentence_scores_as_in_its_whole_document(translator):
 def test_forced_beginnings_are_the_models_own(translator):
     with pytest.raises(ConfigError, match="forces its own prefixes: leave --prefix out"):
         translator.hypotheses(["one"], prefixes=["two"])
+
+
+def test_what_is_too_long_is_cut_from_its_context(translator):
+    """A junk line of any length before a sentence leaves that sentence to be read and scored."""
+    junk = "one " * 1100
+    ((_, cut),) = translator.score_documents(documents([[junk, "three"]]))
+    ((after,),) = translator.score_documents(documents([["three"]]))
+    assert cut.tokens == after.tokens == ("\u2581three", "</s>")
+    assert cut.token_log_probs == pytest.approx(after.token_log_probs, abs=1e-4)
+
+
+def test_the_longest_output_is_counted_behind_its_context(translator):
+    """Were it not, a sentence after a long one would have no room, and be the one before it again."""
+    for most in (1, 2, 3):
+        found = translator.translate_documents(documents(TEXTS), max_length=most)
+        assert all(len(text.split()) < most for texts in found for text in texts)
+    least = translator.hypotheses(LINES, min_length=4, max_length=6)
+    assert all(len(outputs[0].tokens) >= 3 for line, outputs in zip(LINES, least, strict=True) if line)

@@ -41,4 +41,30 @@ def test_prefixes_have_few_widths_and_their_own_lengths():
     assert not ids[0, 1].any() and not ids[1, 1].any()
     assert {Prefixes([[5] * n], None).width for n in range(9)} == {8}
     assert {Prefixes([[5] * n], None).width for n in range(17, 33)} == {32}
-    assert Prefixes([[5, 6, 7]], 2).of(np.asarray([0]))[1].tolist() == [2]
+    assert Prefixes([[5, 6, 7]], 4).of(np.asarray([0]))[1].tolist() == [3]
+    with pytest.raises(ConfigError, match="--max-length 3 has no room behind the 3 tokens .* at least 4"):
+        Prefixes([[5], [5, 6, 7]], 3)
+
+
+def test_limits_count_what_comes_after_context():
+    lengths, given = np.asarray([4, 4, 4]), np.asarray([0, 3, 8])
+    search = Search.of(DEFAULTS, max_length=6, min_length=2, beyond=True)
+    longest = search.longest(8, 8)
+    assert longest == 14
+    assert search.limits(lengths, given, longest).tolist() == [6, 9, 14]
+    assert search.least(given).tolist() == [2, 5, 10]
+    assert Search.of(DEFAULTS, max_length=6, min_length=2).least(given).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("option", ["beam_size", "n_best", "max_length"])
+@pytest.mark.parametrize("number", [0, -1])
+def test_numbers_below_one_are_refused(option, number):
+    with pytest.raises(ConfigError, match=f"--{option.replace('_', '-')} {number}: it must be at least 1"):
+        Search.of(DEFAULTS, **{option: number})
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 31])
+def test_seeds_have_31_bits(seed):
+    Sampling(seed=(1 << 31) - 1)
+    with pytest.raises(ConfigError, match=f"--seed {seed}: give one from 0 to 2147483647"):
+        Sampling(seed=seed)
