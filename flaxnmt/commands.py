@@ -43,6 +43,14 @@ def guarded(command: Callable[[], int], debug: bool) -> int:
         if debug or error.strerror is None:
             raise
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    except RuntimeError as error:
+        # JAX's own class of it, known by its word, so that JAX need not be loaded here.
+        if debug or "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        message = (
+            f"the device has no memory for this ({str(error).splitlines()[0]}): make batches smaller, by --batch-size, "
+            "in training by --data.batch-tokens"
+        )
     print(f"error: {message}", file=sys.stderr)
     return MISTAKE
 

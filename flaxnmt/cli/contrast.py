@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from flaxnmt.cli.files import check_output
 from flaxnmt.errors import ConfigError
 
 
@@ -73,15 +74,16 @@ class Contrast:
         }
 
     def _check(self) -> None:
-        """Refuses what would do nothing.
+        """Refuses what would do nothing, or harm.
 
         Raises:
-          ConfigError: with the options.
+          ConfigError, DataError: with the options, or the file.
         """
         if (self.run is None) == (self.scores is None):
             raise ConfigError("give --run, or --scores of another system, and not both")
         if self.scores is not None and (self.controls or self.write_scores is not None):
             raise ConfigError("--controls and --write-scores need a model: give --run in place of --scores")
+        check_output(self.write_scores, self.set)
         if self.documents is not None and self.form != "contrapro":
             raise ConfigError(f"--documents belongs to --form contrapro and not to {self.form}: leave it out")
         if self.form == "contrapro" and self.controls and self.documents is None:

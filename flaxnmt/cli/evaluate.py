@@ -49,14 +49,19 @@ class Evaluate:
     """Show tracebacks."""
 
     def __call__(self) -> int:
+        from flaxnmt.data.readers import without_part
+
         if self.controls and not self.documents:
             raise ConfigError("--controls change the context of documents: give --documents too")
         if self.paragraphs and not self.documents:
             raise ConfigError("--paragraphs says where documents end: give --documents too")
+        if self.samples < 1:
+            raise ConfigError(f"--samples {self.samples}: it must be at least 1")
         for name in ("baseline", "language"):
             if self.documents and getattr(self, name) is not None:
                 raise ConfigError(f"--{name} is of lines: leave --documents out")
-        check_output(self.output, self.source, self.reference, self.baseline)
+        read = (without_part(name) for name in (self.source, self.reference) if name is not None)
+        check_output(self.output, *read, self.baseline)
         scores = self._of_documents() if self.documents else self._of_lines()
         print(json.dumps({"run": self.run} | scores, indent=2, ensure_ascii=False))
         return 0
@@ -90,10 +95,12 @@ class Evaluate:
         from flaxnmt import open_run
         from flaxnmt.data.readers import read
         from flaxnmt.evaluation.controls import compare_controls
-        from flaxnmt.evaluation.documents import document_scores
+        from flaxnmt.evaluation.documents import document_scores, references
 
         paths = [self.source] if self.reference is None else [self.source, self.reference]
-        documents = list(read(*paths, paragraphs=self.paragraphs))
+        documents = list(read(*paths, paragraphs=self.paragraphs, documents=True))
+        # What cannot be scored is refused here, and not after it was translated.
+        references(documents)
         run = open_run(self.run)
         options = {"lowercase": run.config.data.tokenizer.lowercase}
 

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 from flaxnmt.cli.files import check_output, writer
@@ -95,8 +96,10 @@ class Translate:
         else:
             results = run.translator.stream(blocks, paragraphs=self.paragraphs, **options)
             score = partial(run.translator.score, paragraphs=self.paragraphs)
+        # An output of before survives options that are refused.
+        first = list(islice(results, 1))
         with writer(self.output) as out:
-            for number, hypotheses in enumerate(results, start=1):
+            for number, hypotheses in enumerate(chain(first, results), start=1):
                 outputs += [hypotheses[0].text] if self.used else []
                 if self.n_best is None:
                     out.write(f"{hypotheses[0].text}\n")
@@ -121,10 +124,12 @@ class Translate:
     def _blocks(self, size: int, by_document: bool):
         """The input in blocks of this many lines: of lines, those of a document in one block, or of documents."""
         from flaxnmt.data.blocks import document_blocks, read_blocks, whole_documents
+        from flaxnmt.data.files import refuse
         from flaxnmt.data.readers import read
 
         if self._holds_documents:
-            return document_blocks(read(self.input), size)
+            # A line is written for every sentence: none may be left out.
+            return document_blocks(read(self.input, blank=refuse), size)
         blocks = read_blocks(self.input or sys.stdin, size)
         return whole_documents(blocks, self.paragraphs) if by_document else blocks
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 from tiny_runs import TINY, sentences, start, write_corpus, write_lines
 
@@ -208,9 +209,18 @@ def test_what_cannot_be_scored_is_not_translated_first(capsys, tmp_path):
     said = message(capsys, cli.main, *command, "--baseline", files["two"])
     assert said == f"{files['one']} has 1 lines and {files['two']} 2: they must match line by line"
     said = message(capsys, cli.main, *command, "--output", tmp_path / "no" / "out")
-    assert (
-        said == f"{tmp_path / 'no' / 'out'}: cannot be written (No such file or directory); name another file"
+    unwritable = (
+        f"{tmp_path / 'no' / 'out'}: cannot be written (No such file or directory); name another file"
     )
+    assert said == unwritable
+    assert message(capsys, cli.main, *command, "--samples", 0) == "--samples 0: it must be at least 1"
+    corpus = write_lines(tmp_path / "corpus.jsonl", ['{"paragraphs": [{"src": ["one"]}]}'])
+    documents = ["evaluate", "--run", tmp_path / "nothing", "--documents", "--source"]
+    assert "a sentence without a target" in message(capsys, cli.main, *documents, corpus)
+    said = message(capsys, cli.main, *documents, f"{corpus}[:1]", "--output", corpus)
+    assert said == f"{corpus} is what is read, and writing would empty it: name another file"
+    contrast = ["contrast", "--run", tmp_path / "nothing", "--set", "discourse:test:1", "--write-scores"]
+    assert message(capsys, cli.main, *contrast, tmp_path / "no" / "out") == unwritable
 
 
 def test_run_directories_that_are_half_there(capsys, tmp_path, trained):
@@ -247,7 +257,11 @@ def test_options_out_of_range(capsys, tmp_path, trained):
     said = message(capsys, cli.main, *command, "--n-best", 9)
     assert said == "9 best of a beam of 4: make --beam-size at least as large as --n-best"
     for option in ("--n-best", "--beam-size", "--batch-size", "--max-length"):
-        assert "must be at least 1" in message(capsys, cli.main, *command, option, 0)
+        for number in (0, -1):
+            assert "must be at least 1" in message(capsys, cli.main, *command, option, number)
+    kept = write_lines(tmp_path / "kept", ["of before"])
+    message(capsys, cli.main, *command, "--output", kept, "--n-best", 9)
+    assert kept.read_text() == "of before\n"
     for option in ("--temperature", "--top-p"):
         assert "must be above 0" in message(capsys, cli.main, *command, "--sample", option, 0)
     two = write_lines(tmp_path / "two", ["one", "two"])
@@ -320,6 +334,15 @@ def test_what_the_system_refuses_and_interrupts_are_one_line(capsys):
     assert capsys.readouterr().err.splitlines() == lines
     with pytest.raises(OSError):
         guarded(full, debug=True)
+
+    def larger_than_memory():
+        jnp.zeros(1 << 46).block_until_ready()
+
+    assert guarded(larger_than_memory, debug=False) == 2
+    said = capsys.readouterr().err
+    assert "the device has no memory for this (RESOURCE_EXHAUSTED" in said and said.count("\n") == 1
+    with pytest.raises(RuntimeError):
+        guarded(larger_than_memory, debug=True)
 
 
 @pytest.mark.slow
