@@ -26,6 +26,6 @@ config = sentence.replace(
         sentence.optimizer, schedule="constant", learning_rate=4e-3, warmup_steps=50
     ),
     training=dataclasses.replace(
-        sentence.training, max_steps=1200, evaluate_every=600, metric="loss", evaluate_translations=0
+        sentence.training, max_steps=1000, evaluate_every=600, metric="loss", evaluate_translations=0
     ),
 )
