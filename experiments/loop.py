@@ -69,13 +69,13 @@ class Loop:
         self.larger_is_better = config.training.metric != "loss"
         self._whole = jax.jit(lambda tree: tree, out_shardings=evaluator.whole)
         self.scored: tuple[int | None, float | None] = (None, None)
+        self.total = self._last_step()
 
     def run(self, state: TrainState, history: History) -> int:
         """Trains until a limit is reached or a save is asked for; the exit code of the process."""
         start = int(state.step)
         seconds, budget = self.phases.total(), self.config.training.max_minutes
         left = None if budget is None else max(budget * 60 - seconds, 0.0)
-        self.total = self._last_step()
         again = ("test",) if history.evaluated == start else ("dev", "test")
         with (
             MetricsWriter(
@@ -111,13 +111,13 @@ class Loop:
         interval = Interval()
         self.phases.lap()
         late: deque = deque()
-        preempted, done = False, self._finished(step, history)
+        preempted, done = False, self.is_over(step, history)
         if step and self._due(step) and history.evaluated != step and not done:
             # It was asked to stop before this evaluation, or ended in it.
             with self.phases.within("evaluate"):
                 self._evaluate(state, step, history)
                 self._save(state, step, history)
-                done = self._finished(step, history)
+                done = self.is_over(step, history)
         while not (done or preempted):
             with self.phases.within("data"):
                 local = list(itertools.islice(batches, training.accumulate))
@@ -128,7 +128,7 @@ class Loop:
             late.append(metrics["bad_in_a_row"])
             if len(late) > LAG:
                 self._stop_if_diverged(step - LAG, int(late.popleft()))
-            done = self._finished(step, history)
+            done = self.is_over(step, history)
             preempted = preemption.requested(step)
             # Who asks to stop may not wait for an evaluation; the run begins with it when it goes on.
             evaluate = (self._due(step) or done) and not preempted
@@ -145,7 +145,7 @@ class Loop:
                     self._save(state, step, history)
                 if evaluate:
                     self._evaluate(state, step, history)
-                    done = done or self._finished(step, history)
+                    done = done or self.is_over(step, history)
                     self._save(state, step, history)
                     self._warm(state, start, step)
         for offset, value in enumerate(late):
@@ -170,7 +170,8 @@ class Loop:
         every = self.config.training.checkpoint_every
         return self._due(step) or (every is not None and step % every == 0)
 
-    def _finished(self, step: int, history: History) -> bool:
+    def is_over(self, step: int, history: History) -> bool:
+        """Whether there is no update to make any more."""
         training = self.config.training
         if self.total is not None and step >= self.total:
             return True

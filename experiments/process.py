@@ -15,7 +15,7 @@ from experiments.history import History
 from experiments.initial import check_initial, exported, frozen_parameters, initial_params
 from experiments.loop import Loop
 from experiments.preflight import join, preflight
-from experiments.record import announce, record
+from experiments.record import announce, record, with_machine_of
 from experiments.report import write_report
 from experiments.supervise import LOST, ON
 from experiments.tasks import make_task
@@ -131,13 +131,17 @@ def prepare_and_train(
                 training.accumulate,
             )
             evaluator = task.evaluator(objective, state.params, mesh)
+            loop = Loop(config, shared, task, step, evaluator, checkpoints, mesh, peak, phases)
+            over = loop.is_over(int(state.step), history)
             if first:
+                found = record(mesh, state, task, peak, argv, frozen)
                 save_config(directory, config)
-                write_json(directory / RECORD, record(mesh, state, task, peak, argv, frozen))
+                write_json(directory / RECORD, with_machine_of(directory / RECORD, found) if over else found)
                 announce(config, shared.address, mesh, state, task, history.describe(training.metric))
             if window is not None and first:
-                step = stack.enter_context(ProfiledStep(step, window, directory / PROFILE, int(state.step)))
-            loop = Loop(config, shared, task, step, evaluator, checkpoints, mesh, peak, phases)
+                loop.step = stack.enter_context(
+                    ProfiledStep(step, window, directory / PROFILE, int(state.step))
+                )
             code = loop.run(state, history)
     if first and code == 0:
         log.info("report: %s", shared.address / write_report(directory).name)

@@ -1,5 +1,6 @@
 """What a run says of itself: in `run.json`, and on the terminal before it begins."""
 
+import json
 import logging
 import platform
 from importlib.metadata import version
@@ -11,11 +12,15 @@ from etils import epath
 from jax.sharding import Mesh
 
 import flaxnmt
+from experiments import host
 from experiments.tasks.task import Task
 from flaxnmt.config import Config
 from flaxnmt.training.state import TrainState
 
 log = logging.getLogger(__name__)
+
+MACHINE = ("devices", "processes", "mesh", "matmul_peak_gflops", "host", "versions")
+"""What a record says of where the updates were made."""
 
 
 def record(
@@ -38,9 +43,15 @@ def record(
         "processes": jax.process_count(),
         "mesh": dict(mesh.shape),
         "matmul_peak_gflops": round(peak / 1e9, 1),
-        "host": f"{platform.processor() or platform.machine()}, Python {platform.python_version()}",
+        "host": f"{host.cpu()}, {host.cores()} cores, Python {platform.python_version()}",
         "versions": versions(),
     }
+
+
+def with_machine_of(path: Path, found: dict) -> dict:
+    """A record with the machine of the earlier one, where there is one: training ended there."""
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found | {name: before[name] for name in MACHINE if name in before}
 
 
 def announce(

@@ -2,15 +2,17 @@
 
     python -m experiments.sweep documents --runs DIR [--jobs 2] [--only PATTERN ...] [--seeds 1 2 3] [--data DIR]
 
-The same command again continues: a trial that was interrupted goes on from its checkpoint, and those with a row
-in the ledger are not run again. A command that runs beside another one, on the same directories, takes trials that
-the other has not. `python -m experiments.tables NAME` shows what was found. Exit codes: 0 all finished, 2 a mistake to
-correct or a trial that failed, 42 stopped because it was asked to (SIGTERM or Ctrl-C).
+The same command again continues: a trial that was interrupted goes on from its checkpoint, and those with a row in the
+ledger are not run again, unless others start from them and their run is gone. A command that runs beside another one,
+on the same directories, takes trials that the other has not. `python -m experiments.tables NAME` shows what was found.
+Exit codes: 0 all finished, 2 a mistake to correct or a trial that failed, 42 stopped because it was asked to (SIGTERM or
+Ctrl-C).
 """
 
 import contextlib
 import fnmatch
 import gzip
+import hashlib
 import importlib
 import logging
 import os
@@ -96,14 +98,15 @@ def run(argv: list[str]) -> int:
     left = _left(sweep, ledger, arguments)
     if arguments.dry_run:
         return 0
-    check(left, arguments.runs, _kept(ledger), ledger)
+    check(left, sweep, ledger)
     if left and arguments.jobs > 1:
         again = ("-m", "experiments.sweep", *argv, "--jobs", "1", "--log-files")
         return run_jobs(again, min(arguments.jobs, len(left)))
     while left:
         for trial in _ready(left):
             with claim(arguments.runs / f"{trial.directory}.lock") as mine:
-                if not mine or trial.key in ledger.keys():
+                # Another command may have finished it meanwhile.
+                if not mine or trial not in _left(sweep, ledger, arguments, say=False):
                     continue
                 log.info("%s: %d left with it", trial.directory, len(left))
                 code = finish(trial, sweep, ledger, arguments)
@@ -126,6 +129,8 @@ def _ready(left: list[Trial]) -> list[Trial]:
 def finish(trial: Trial, sweep: Sweep, ledger: Ledger, arguments: Arguments) -> int:
     """Trains and measures a trial and writes its row; its exit code, where it was asked to stop.
 
+    A trial with a row is only trained, for those that start from it.
+
     Raises:
       RunError: if its training fails.
     """
@@ -138,6 +143,9 @@ def finish(trial: Trial, sweep: Sweep, ledger: Ledger, arguments: Arguments) -> 
     if code:
         where = f"in {_log(directory)}" if arguments.log_files else "above"
         raise RunError(f"{trial.directory}: training ended with exit code {code}; its log is {where}")
+    if trial.key in ledger.keys():
+        log.info("%s: trained again, since others start from it", trial.directory)
+        return 0
     if trial.baseline is not None:
         (directory / BASELINE).write_bytes(gzip.decompress(translations(kept, trial.baseline).read_bytes()))
     row = {"key": trial.key, "name": trial.name, "seed": trial.seed, **dict(trial.settings)}
@@ -167,7 +175,7 @@ def _log(directory: Path) -> Path:
 
 
 def _left(sweep: Sweep, ledger: Ledger, arguments: Arguments, say: bool = True) -> list[Trial]:
-    """Trials that were asked for and have no row."""
+    """Trials that were asked for and have no row, and those from which they start, where their run is not there."""
     trials = sweep.all(ledger.rows())
     chosen = [
         trial for trial in trials if any(fnmatch.fnmatch(trial.name, pattern) for pattern in arguments.only)
@@ -186,7 +194,32 @@ def _left(sweep: Sweep, ledger: Ledger, arguments: Arguments, say: bool = True) 
     if arguments.dry_run:
         for trial in chosen:
             log.info("%s %s", "todo    " if trial in left else "finished", trial.directory)
-    return left
+    return with_starts(left, finished, arguments.runs)
+
+
+def with_starts(trials: list[Trial], finished: set[str], runs: Path) -> list[Trial]:
+    """Before each trial the one from which it starts, unless that has its row and its run: a row alone is no start.
+
+    finished: keys of the trials with a row.
+    """
+    found: dict[str, Trial] = {}
+
+    def add(trial: Trial) -> None:
+        start = trial.origin
+        if start is not None and not (start.key in finished and _has_ended(runs / start.directory)):
+            add(start)
+        found.setdefault(trial.key, trial)
+
+    for trial in trials:
+        add(trial)
+    return list(found.values())
+
+
+def _has_ended(directory: Path) -> bool:
+    """Whether the training of this run directory came to its end."""
+    from flaxnmt.training.metrics import read_metrics
+
+    return directory.is_dir() and any(row.get("event") == "finished" for row in read_metrics(directory))
 
 
 def translations(kept: Path, directory: str) -> Path:
@@ -194,30 +227,33 @@ def translations(kept: Path, directory: str) -> Path:
     return kept / f"{directory}.json.gz"
 
 
-def check(trials: list[Trial], runs: Path, kept: Path, ledger: Ledger) -> None:
+def check(left: list[Trial], sweep: Sweep, ledger: Ledger) -> None:
     """Refuses what would fail only after hours.
 
     Raises:
       ConfigError: for corpora that are not there.
-      RunError: for a run, or its translations, that is needed, finished and gone.
+      RunError: for translations to compare with that are gone, or are those of a trial that has changed.
     """
-    known: set[str] = set()
-    for trial in trials:
+    finished = ledger.keys()
+    known = {
+        trial.directory
+        for trial in sweep.all(ledger.rows())
+        if trial.key in finished and translations(_kept(ledger), trial.directory).exists()
+    }
+    for trial in left:
         with_data(trial.options)
-        there = {trial.start: runs / str(trial.start)}
-        there |= {trial.baseline: translations(kept, str(trial.baseline))} if trial.baseline else {}
-        for name, path in there.items():
-            if name is not None and name not in known and not path.exists():
-                raise RunError(
-                    f"{trial.directory} needs {name}, which is not in {path.parent} and is not run before it: bring "
-                    f"it back, leave --only out, or take its row out of {ledger.path}"
-                )
+        if trial.baseline is not None and trial.baseline not in known:
+            raise RunError(
+                f"{trial.directory} needs {trial.baseline}, which is not in {_kept(ledger)} and is not run before it: "
+                f"leave --only out, or take its row out of {ledger.path}"
+            )
         known.add(trial.directory)
 
 
 def describe(directory: Path, trial: Trial) -> dict:
     """What a row says of its run, whatever is measured."""
     from flaxnmt import open_run
+    from flaxnmt.run_directory import CONFIG
 
     opened = open_run(directory)
     record, metrics = opened.record, opened.metrics
@@ -227,6 +263,7 @@ def describe(directory: Path, trial: Trial) -> dict:
         "command": " ".join(["python -m experiments.train", *trial.command(Path("RUNS"))]),
         "steps": finished["step"],
         "minutes": round(finished["minutes"], 2),
+        "config_hash": hashlib.sha256((opened.directory / CONFIG).read_bytes()).hexdigest()[:16],
         **{name: record[name] for name in kept},
     }
 

@@ -64,16 +64,20 @@ class Table:
       by: settings, names of tidy columns, whose values say which row of the table a trial belongs to.
       columns: what is shown of it, by heading.
       where: trials that belong into the table, by values of settings; several allowed ones in a tuple.
+      once: whether of a trial with several tidy rows one counts, since the columns are of its run.
     """
 
     title: str
     by: tuple[str, ...]
     columns: Mapping[str, Value]
     where: Mapping[str, Any] = field(default_factory=dict)
+    once: bool = False
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
         """Markdown; nothing where no row belongs here."""
         groups: dict[tuple, list[Row]] = {}
+        if self.once:
+            rows = list({row["key"]: row for row in rows}.values())
         for row in rows:
             if all(row.get(name) in _several(wanted) for name, wanted in self.where.items()):
                 groups.setdefault(tuple(row.get(name) for name in self.by), []).append(row)

@@ -80,11 +80,17 @@ class Sweep:
     following: Callable[[list[Row]], tuple[Trial, ...]] = lambda rows: ()
 
     def all(self, rows: list[Row]) -> tuple[Trial, ...]:
-        """All trials, those that follow from these rows included."""
+        """All trials, those that follow from these rows included; rows of trials as they were before a change do not count."""
         found: dict[str, Trial] = {}
         origins: dict[str, Trial] = {}
-        # A trial stands behind the one from which it starts.
-        for trial in (*self.trials, *self.following(rows)):
-            linked = replace(trial, origin=origins.get(trial.start))
-            found[linked.key] = origins[linked.directory] = linked
+
+        def add(trials: tuple[Trial, ...]) -> None:
+            # A trial stands behind the one from which it starts.
+            for trial in trials:
+                linked = replace(trial, origin=origins.get(trial.start))
+                found[linked.key] = origins[linked.directory] = linked
+
+        add(self.trials)
+        own = {trial.name for trial in self.trials}
+        add(self.following([row for row in rows if row["key"] in found or row.get("name") not in own]))
         return tuple(found.values())

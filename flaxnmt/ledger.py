@@ -56,8 +56,12 @@ class Ledger:
         return rows
 
     def tidy(self) -> list[Row]:
-        """Rows without nesting: of each trial one, or as many as its `rows` has, with dotted names of what was inside."""
-        return [one for row in self.rows() for one in tidy(row)]
+        """Rows without nesting: of each trial one, or as many as its `rows` has, with dotted names of what was inside.
+
+        Of a trial that has changed and was run again, the last row.
+        """
+        last = {(row.get("name", row["key"]), row.get("seed")): row for row in self.rows()}
+        return [one for row in last.values() for one in tidy(row)]
 
     @property
     def table(self) -> "pandas.DataFrame":

@@ -51,6 +51,16 @@ def test_a_line_that_is_no_row_is_named(ledger, line):
     assert ledger.path.read_bytes() == before
 
 
+def test_the_last_row_of_a_trial_that_has_changed_counts(ledger):
+    for key, seed, score in (("x-1", 1, 5), ("x-2", 2, 6), ("x-3", 1, 7)):
+        ledger.add({"key": key, "name": "x", "seed": seed, "score": score})
+    assert [(row["key"], row["score"]) for row in ledger.tidy() if row.get("name") == "x"] == [
+        ("x-3", 7),
+        ("x-2", 6),
+    ]
+    assert {"x-1", "x-2", "x-3"} < ledger.keys()
+
+
 NESTED = [
     {"key": "a", "seed": 1, "scores": {"true": {"bleu": 2.5}, "none": {"bleu": 2.0}}, "list": [1, 2]},
     {

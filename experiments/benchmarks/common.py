@@ -6,6 +6,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,8 +14,11 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import tyro
 
+from experiments import host
 from experiments.benchmarks.peers.sizes import EOS, Size
+from flaxnmt.commands import guarded
 from flaxnmt.errors import ConfigError, RunError
 
 PEERS = Path(__file__).parent / "peers"
@@ -105,23 +109,23 @@ def compare_table(row: dict, names: dict[str, str], unit: str = "target tokens/s
     return table(("system", "versions", "parameters", unit, "range", "flaxnmt / system"), lines)
 
 
+def run(main: Callable[..., None], options: type, description: str) -> None:
+    """The command of a benchmark; a mistake that its user can correct is one line."""
+    chosen = tyro.cli(options, description=description)
+    sys.exit(guarded(lambda: main(chosen) or 0, debug=False))
+
+
 def machine() -> dict:
     """Where and with what a number was measured."""
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
-    model = [line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")]
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": model[0] if model else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cpu": host.cpu(),
+        "cores": host.cores(),
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence]) -> str:

@@ -182,4 +182,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    common.run(main, Options, __doc__)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import tyro
 
 from experiments.benchmarks import common, ours
 from experiments.benchmarks.peers.sizes import SIZES, Size, summary
@@ -127,4 +126,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    common.run(main, Options, __doc__)

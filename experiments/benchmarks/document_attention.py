@@ -16,7 +16,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 from experiments.benchmarks import common
 from flaxnmt.attention.dispatch import conditional_attention
@@ -151,4 +150,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    common.run(main, Options, __doc__)

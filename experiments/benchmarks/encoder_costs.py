@@ -15,7 +15,6 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
-import tyro
 
 from experiments.benchmarks import common
 from experiments.benchmarks.ours import parameter_count
@@ -114,4 +113,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    common.run(main, Options, __doc__)

@@ -22,7 +22,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import tyro
 
 from experiments.benchmarks import common
 from experiments.benchmarks.ours import parameter_count
@@ -218,4 +217,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    common.run(main, Options, __doc__)

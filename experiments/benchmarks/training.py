@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import tyro
 
 from experiments.benchmarks import common, ours, training_commands
 from experiments.benchmarks.peers.sizes import DROPOUT, DROPOUT_SITES, PAD, SIZES, Size, summary
@@ -161,4 +160,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    common.run(main, Options, __doc__)

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import tyro
 
 from experiments.benchmarks import common
 from flaxnmt.attention.selection import select_sentences
@@ -141,4 +140,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    common.run(main, Options, __doc__)

@@ -14,12 +14,13 @@ from experiments import sweep
 from experiments.arguments import parse
 from experiments.data import with_data
 from experiments.measures import BASELINE, TRANSLATIONS
+from experiments.sweep import with_starts
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_sweep
 from flaxnmt.config_io import differences
 from flaxnmt.ledger import Ledger
 from flaxnmt.run_directory import write_json
-from flaxnmt.training.metrics import read_metrics
+from flaxnmt.training.metrics import MetricsWriter, read_metrics
 
 TINY = (
     *"--train discourse:train:40 --dev discourse:dev:1 --data.tokenizer.vocab-size 300".split(),
@@ -175,6 +176,51 @@ def test_sweeps_are_listed_and_found(capsys, tmp_path):
     assert len({trial.key for trial in trials}) == len({trial.directory for trial in trials}) == 24
     known = {(trial.name, trial.seed) for trial in trials}
     assert all((trial.after, trial.seed) in known for trial in trials if trial.after)
+
+
+def test_trials_from_which_others_start_come_first_where_their_runs_are_gone(tmp_path):
+    """A row says what was found, and is no run to start from; neither is a run that was stopped."""
+    chain = Trial("base", "tiny"), Trial("next", "tiny", after="base"), Trial("last", "tiny", after="next")
+    trials = Sweep((*chain, Trial("other", "tiny")), dict).all([])
+    base, between, last, other = trials
+    finished = {base.key, between.key}
+
+    def left(*trials: Trial) -> list[Trial]:
+        return with_starts(list(trials), finished, tmp_path)
+
+    def write(trial: Trial, event: str) -> None:
+        with MetricsWriter(tmp_path / trial.directory) as metrics:
+            metrics.event(4, event)
+
+    assert left(other, last) == [other, base, between, last] and left(other) == [other]
+    write(between, "preempted")
+    assert left(last) == [base, between, last]
+    write(base, "finished")
+    assert left(last, other) == [between, last, other]
+    write(between, "finished")
+    assert left(last, other) == [last, other]
+    # What ended, but was never measured, is trained as little as that needs and gets its row.
+    finished.clear()
+    assert left(last) == [base, between, last]
+
+
+def test_rows_from_before_a_change_do_not_say_what_follows():
+    def following(rows):
+        return tuple(trial(f"after-{row['key']}") for row in rows)
+
+    sweep = Sweep((trial("first"),), dict, following=following)
+    rows = [{"key": "first-seed1-of-before", "name": "first"}, {"key": trial("first").key, "name": "first"}]
+    assert [one.name for one in sweep.all(rows)] == ["first", f"after-{trial('first').key}"]
+
+
+@pytest.mark.slow
+def test_a_start_whose_run_is_gone_is_trained_again_without_another_row(command, tmp_path):
+    trials = trial("first"), trial("second", after="first")
+    code, said, rows = command(*trials, options="--only first")
+    assert code == 0 and [row["name"] for row in rows] == ["first"], said
+    code, said, rows = command(*trials, options="--only second", runs="elsewhere")
+    assert code == 0 and [row["name"] for row in rows] == ["first", "second"], said
+    assert any("first-seed1: trained again, since others start from it" in line for line in said)
 
 
 def test_a_trial_is_another_one_where_the_one_it_starts_from_has_changed():

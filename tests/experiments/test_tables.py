@@ -57,6 +57,16 @@ def test_rows_are_settings_and_cells_means_over_seeds(shown):
     )  # fmt: skip
 
 
+def test_a_column_of_the_run_counts_a_trial_once():
+    rows = [
+        {"key": key, "seed": seed, "b": b, "fall": 2.0 * seed}
+        for key, seed in (("x", 1), ("y", 2))
+        for b in range(9)
+    ]
+    columns = {"fall": "fall", "runs that fell, %": lambda row: 100.0 * (row["fall"] > 3)}
+    assert Table("Falls", (), columns, once=True).lines(rows)[2:] == ["| 2 | 3.0 ± 1.4 | 50.0 ± 70.7 |"]
+
+
 def test_rows_of_trials_that_have_changed_are_left_out(shown, caplog):
     _, lines = shown(ROWS, ROWS[1:])
     assert "| a | 2 | 1 |" in "\n".join(lines)

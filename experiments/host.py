@@ -1,0 +1,18 @@
+"""The machine on which a number was measured."""
+
+import os
+import platform
+from pathlib import Path
+
+
+def cpu() -> str:
+    """Model of the processor."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
+    return model or platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Cores that this process may use: trials that run beside each other share those of their machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
