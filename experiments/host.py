@@ -13,6 +13,8 @@ def cpu() -> str:
     return model or platform.processor() or platform.machine()
 
 
-def cores() -> int:
-    """Cores that this process may use: trials that run beside each other share those of their machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores() -> set[int]:
+    """Those that this process may use: trials that run beside each other share those of their machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))

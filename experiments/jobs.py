@@ -1,17 +1,25 @@
-"""Several processes on the trials of one sweep: each takes what no other has, on cores of its own."""
+"""Processes of their own: several on the trials of one sweep, each on its cores, and one for what holds a device."""
 
 import contextlib
 import fcntl
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
+from experiments import host
+from flaxnmt.commands import quiet
+from flaxnmt.errors import RunError
 from flaxnmt.training.preemption import PREEMPTED
+
+T = TypeVar("T")
 
 MOMENT = 0.2
 """Seconds between two looks at the jobs."""
@@ -45,13 +53,6 @@ def _is_at(file: TextIO, path: Path) -> bool:
         return False
 
 
-def cores() -> set[int]:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
 def keep_to(process: int, share: set[int]) -> None:
     """Keeps a process, and what it will start, to these cores, where the system can."""
     if hasattr(os, "sched_setaffinity"):
@@ -63,6 +64,26 @@ def shares(cores: Sequence[int], jobs: int) -> list[set[int]]:
     if jobs >= len(cores):
         return [{cores[job % len(cores)]} for job in range(jobs)]
     return [set(cores[job::jobs]) for job in range(jobs)]
+
+
+def apart(function: Callable[..., T], *arguments) -> T:
+    """What a function returns in a fresh process: its memory, and the accelerator that it uses, are given back with it.
+
+    Raises:
+      RunError: where that process is killed; what the function raises otherwise.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=quiet) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            raise RunError(
+                f"the process of {function.__name__} was killed: was there memory enough?"
+            ) from None
+        except BaseException:
+            # Also where this process is asked to stop.
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
 def run_jobs(command: Sequence[str], jobs: int) -> int:
@@ -78,7 +99,7 @@ def run_jobs(command: Sequence[str], jobs: int) -> int:
 
     earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        for share in shares(sorted(cores()), jobs):
+        for share in shares(sorted(host.cores()), jobs):
             # In a session of its own, so that Ctrl-C reaches it once, from here.
             process = subprocess.Popen([sys.executable, *command], start_new_session=True)
             running.append(process)

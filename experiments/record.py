@@ -43,7 +43,7 @@ def record(
         "processes": jax.process_count(),
         "mesh": dict(mesh.shape),
         "matmul_peak_gflops": round(peak / 1e9, 1),
-        "host": f"{host.cpu()}, {host.cores()} cores, Python {platform.python_version()}",
+        "host": f"{host.cpu()}, {len(host.cores())} cores, Python {platform.python_version()}",
         "versions": versions(),
     }
 

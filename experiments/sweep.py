@@ -30,7 +30,7 @@ import tyro
 
 from experiments import sweeps
 from experiments.data import DATA, with_data
-from experiments.jobs import claim, run_jobs
+from experiments.jobs import apart, claim, run_jobs
 from experiments.measures import BASELINE, TRANSLATIONS
 from experiments.trial import Sweep, Trial
 from flaxnmt.commands import guarded, parsed, quiet
@@ -149,7 +149,8 @@ def finish(trial: Trial, sweep: Sweep, ledger: Ledger, arguments: Arguments) -> 
     if trial.baseline is not None:
         (directory / BASELINE).write_bytes(gzip.decompress(translations(kept, trial.baseline).read_bytes()))
     row = {"key": trial.key, "name": trial.name, "seed": trial.seed, **dict(trial.settings)}
-    row |= describe(directory, trial) | sweep.measure(directory, trial)
+    # Apart, since the next training needs the accelerator for itself.
+    row |= describe(directory, trial) | apart(sweep.measure, directory, trial)
     # Those too that follow from this very row.
     trials = sweep.all([*ledger.rows(), row])
     if trial.directory in {other.baseline for other in trials}:

@@ -121,7 +121,7 @@ def machine() -> dict:
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": host.cpu(),
-        "cores": host.cores(),
+        "cores": len(host.cores()),
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in packages},

@@ -7,12 +7,9 @@ in two text files; reading and tokenising these, planning the buckets and loadin
 in a process of its own, and scaled to `--project` pairs (36 million: WMT14 English-French). Linux only.
 """
 
-import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
@@ -22,6 +19,7 @@ from typing import Annotated, Any
 import tyro
 
 from experiments.benchmarks import common
+from experiments.jobs import apart
 from flaxnmt.data import tokenizers
 from flaxnmt.data.batches import TrainBatches
 from flaxnmt.data.buckets import padding_share, plan_buckets
@@ -116,12 +114,6 @@ def load(options: Options, folder: Path) -> dict[str, Any]:
         "padding": padding_share(plan, *lengths),
         "skipped": str(batches.skipped),
     }
-
-
-def apart(phase: Callable, *arguments) -> Any:
-    """Runs a phase in a fresh process, so that its memory is its own."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(phase, *arguments).result()
 
 
 def table(options: Options, tokenized: dict, loaded: dict) -> str:

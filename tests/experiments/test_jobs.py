@@ -1,5 +1,6 @@
 """Several commands on one sweep: each trial is trained once, by one of them."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,11 +10,13 @@ import threading
 import time
 from pathlib import Path
 
+import jax
 import pytest
 from tiny_runs import ROOT
 
-from experiments import sweep
-from experiments.jobs import claim, cores, run_jobs, shares
+from experiments import host, sweep
+from experiments.jobs import apart, claim, run_jobs, shares
+from flaxnmt.errors import ConfigError, RunError
 from flaxnmt.ledger import Ledger
 
 # The sweep of its first argument's trials, in the directory that follows.
@@ -52,6 +55,38 @@ def test_a_claim_that_is_removed_as_it_is_taken_belongs_to_nobody(tmp_path, monk
     monkeypatch.setattr("fcntl.flock", flock)
     with claim(path) as mine:
         assert not mine
+
+
+def backend() -> str:
+    return jax.default_backend()
+
+
+def end_at_once() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refuse() -> None:
+    raise ConfigError("give another one")
+
+
+@pytest.mark.slow
+def test_what_runs_apart_holds_nothing_afterwards():
+    before = multiprocessing.active_children()
+    assert apart(backend) == "cpu" and apart(os.getpid) != os.getpid()
+    with pytest.raises(ConfigError, match="give another one"):
+        apart(refuse)
+    with pytest.raises(RunError, match="the process of end_at_once was killed"):
+        apart(end_at_once)
+    began = time.monotonic()
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+    earlier = signal.signal(signal.SIGUSR1, lambda *_: sys.exit(42))
+    timer.start()
+    try:
+        with pytest.raises(SystemExit):
+            apart(time.sleep, 600)
+    finally:
+        signal.signal(signal.SIGUSR1, earlier)
+    assert time.monotonic() - began < 60 and multiprocessing.active_children() == before
 
 
 def test_a_killed_process_gives_its_claim_back(tmp_path):
@@ -97,7 +132,7 @@ def test_jobs_run_at_once_on_cores_of_their_own(tmp_path):
         """
     assert run_jobs(script(meet, folder=str(tmp_path)), 2) == 0
     found = sorted(path.read_text() for path in tmp_path.iterdir())
-    assert found == sorted(repr(sorted(share)) for share in shares(sorted(cores()), 2))
+    assert found == sorted(repr(sorted(share)) for share in shares(sorted(host.cores()), 2))
 
 
 def test_where_one_fails_the_others_are_stopped(tmp_path):

@@ -52,6 +52,7 @@ def ledger(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_FLAGS", "")
         patch.setattr(sweep, "load", lambda name: tiny)
+        patch.setattr(sweep, "apart", lambda function, *arguments: function(*arguments))
         assert sweep.main(["budgets", "--runs", str(folder / "runs"), "--results", str(folder)]) == 0
     return folder / "budgets.jsonl"
 
