@@ -17,7 +17,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from experiments.exclusive import alone
-from flaxnmt.errors import RunError
+from flaxnmt.errors import RunError, StorageError
 from flaxnmt.remote import copy, files_below, is_address, local_directory, located, reaching
 from flaxnmt.run_directory import BUCKET, CHECKPOINTS
 
@@ -60,7 +60,9 @@ class Bucket(Shared):
         self._pull()
 
     def bring(self) -> None:
-        self.save(must=True)
+        if jax.process_index() == 0:
+            # At the start the address, or the right to write there, may be a mistake.
+            self._retried(RunError)
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("files of the run are on the bucket")
         if jax.process_index() != 0:
@@ -71,18 +73,18 @@ class Bucket(Shared):
         if jax.process_index() != 0:
             return
         try:
-            self._retried()
-        except RunError as error:
+            self._retried(StorageError)
+        except StorageError as error:
             if must:
                 raise
             log.warning("%s; goes on, and tries again with the next checkpoint", error)
 
-    def _retried(self) -> None:
+    def _retried(self, error: type[RunError]) -> None:
         for pause in PAUSES:
             with contextlib.suppress(RunError), reaching(str(self.address), RunError):
                 return self._push()
             time.sleep(pause)
-        with reaching(str(self.address), RunError):
+        with reaching(str(self.address), error):
             self._push()
 
     def _push(self) -> None:

@@ -18,7 +18,7 @@ from experiments.rendezvous import Ended, LostError, MistakeError, Peers, Place,
 # As everywhere in flaxnmt, of which nothing is imported here, since that loads JAX.
 MISTAKE, PREEMPTED = 2, 42
 LOST = 43
-"""Exit code where a process of the run did not come or was lost: start all of them again."""
+"""Exit code where a process of the run did not come or was lost, or a bucket does not answer: start all of them again."""
 
 MOMENT = 3.0
 """Seconds in which a process may end by itself where another one has failed, and say what it knows."""

@@ -4,7 +4,7 @@
 
 The same command again continues the run. Exit codes: 0 finished, 2 a mistake to correct, 42 saved and left
 because it was asked to stop (SIGTERM or Ctrl-C): start it again, 43 one of several processes did not come or was
-lost: start all of them again.
+lost, or a bucket does not answer any more: start all of them again.
 """
 
 import argparse

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from flaxnmt.errors import ConfigError, UserError
 
-MISTAKE = 2
+MISTAKE = UserError.exit_code
 """Exit code of a mistake that the user can correct."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -21,10 +21,11 @@ T = TypeVar("T")
 
 
 def guarded(command: Callable[[], int], debug: bool) -> int:
-    """Runs a command; a `UserError`, or what the system refuses, becomes one line on standard error.
+    """Runs a command; a `UserError`, or what the system refuses, becomes one line on standard error, and an exit code.
 
     With `debug` they are raised as they are.
     """
+    code = MISTAKE
     try:
         return command()
     except BrokenPipeError:
@@ -37,7 +38,7 @@ def guarded(command: Callable[[], int], debug: bool) -> int:
     except UserError as error:
         if debug:
             raise
-        message = str(error)
+        message, code = str(error), error.exit_code
     except OSError as error:
         # A full disk or a missing permission; a write to an open file does not know its name.
         if debug or error.strerror is None:
@@ -52,7 +53,7 @@ def guarded(command: Callable[[], int], debug: bool) -> int:
             "in training by --data.batch-tokens"
         )
     print(f"error: {message}", file=sys.stderr)
-    return MISTAKE
+    return code
 
 
 def parsed(read: Callable[[], T], argv: Sequence[str]) -> T:

@@ -2,7 +2,13 @@
 
 
 class UserError(Exception):
-    """A mistake in input, configuration or environment; command lines print it without a traceback."""
+    """A mistake in input, configuration or environment; command lines print it without a traceback.
+
+    Attributes:
+      exit_code: of a command that ends with it.
+    """
+
+    exit_code = 2
 
 
 class DataError(UserError):
@@ -15,3 +21,9 @@ class ConfigError(UserError):
 
 class RunError(UserError):
     """A run directory that is missing, half written or written for another model."""
+
+
+class StorageError(RunError):
+    """A bucket that a training has used does not answer any more: nobody's mistake, and starting again may help."""
+
+    exit_code = 43

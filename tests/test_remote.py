@@ -16,10 +16,11 @@ from experiments.configs import load
 from experiments.continuing import has_checkpoint
 from experiments.preflight import unreachable
 from flaxnmt import open_run, remote
+from flaxnmt.commands import guarded
 from flaxnmt.data.readers import read, read_source
 from flaxnmt.data.tokenizers import train
 from flaxnmt.data.vocabularies import Vocabularies
-from flaxnmt.errors import DataError, RunError
+from flaxnmt.errors import DataError, RunError, StorageError
 from flaxnmt.run_directory import BUCKET, local_run, save_config
 from flaxnmt.training.export import write_parameters
 from flaxnmt.training.metrics import MetricsWriter
@@ -242,7 +243,12 @@ def test_a_bucket_that_does_not_answer_ends_no_training(monkeypatch, caplog):
     failures = iter([OSError("503")] * 6)
     shared.save()
     assert ["(503)" in message and "next checkpoint" in message for message in caplog.messages] == [True]
-    with pytest.raises(RunError, match="503"):
+    with pytest.raises(StorageError, match="503"):
         shared.save(must=True)
+    # Whoever watches starts it again; at the beginning it is the address that may be wrong.
+    failures = iter([OSError("503")] * 3)
+    assert guarded(lambda: shared.save(must=True), debug=False) == 43
+    failures = iter([OSError("503")] * 3)
+    assert guarded(shared.bring, debug=False) == 2
     shared.save()
     assert (shared.address / "report.md").read_text() == "later"

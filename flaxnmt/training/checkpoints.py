@@ -22,7 +22,8 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
 
-from flaxnmt.errors import RunError
+from flaxnmt.errors import RunError, StorageError
+from flaxnmt.remote import is_address
 from flaxnmt.training.failures import leftovers_unsaid, let_leftovers_end, save_failure, try_read
 from flaxnmt.training.integrity import check_layout, checksums, layout, named_leaves, replicated
 from flaxnmt.training.retention import LastAndBest, Mode, ranked
@@ -232,7 +233,8 @@ class Checkpoints:
         self._policy.metrics.pop(step, None)
         # What the failed save left on the disk would fill it further; opening anew removes it.
         self._manager = self._open()
-        raise RunError(
+        # A full disk has to be emptied by somebody; a bucket may answer again.
+        raise (StorageError if is_address(self.directory) else RunError)(
             f"{self.directory / str(step)}: the checkpoint could not be saved ({failure}); "
             "earlier ones are untouched"
         )
