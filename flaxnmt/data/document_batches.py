@@ -113,7 +113,8 @@ class DocumentChunks:
         """`source` [B, N, M], `paragraph` [B, N] and, where there is a target, `target` [B, N, M], all int32.
 
         Paragraphs are counted from 0 at the first sentence of the row. Other boundaries add `places` (see
-        `boundaries`). With `wanted` there are also the places of those sentences in their rows, `wanted` [B, W].
+        `boundaries`). With `wanted` there are also the places of those sentences in their rows, `wanted` [B, W], and
+        targets are theirs alone, [B, W, M].
         """
         sentences = self._within(indices, shape, self.chunks.start, self.chunks.stop)
         paragraph = self._paragraphs[sentences]
@@ -125,6 +126,7 @@ class DocumentChunks:
         if self.wanted is not None:
             batch["wanted"] = self._places(scored).astype(np.int32)
         if self.corpus.target is not None:
+            scored = scored if self.wanted is None else self.sentences(indices, shape)
             learnt = np.where(self._learnt[scored], scored, -1)
             batch["target"] = _padded(self.corpus.target, learnt, shape.words)
         return self.boundaries(batch)

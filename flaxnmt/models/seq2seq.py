@@ -30,6 +30,15 @@ class Encoded:
     mask: Bool[Array, "*B S"]
     marks: Float[Array, "*A D"] | None = None
 
+    def of(self, wanted: Int[Array, "B W"]) -> "Encoded":
+        """What a decoder reads that looks at no other sentence than its own, of some sentences of each document."""
+
+        def take(leaf):
+            return jax.vmap(lambda values, index: values[index])(leaf, wanted)
+
+        by_sentence = self.marks is not None and self.marks.ndim == 3
+        return Encoded(take(self.memory), take(self.mask), take(self.marks) if by_sentence else self.marks)
+
 
 def shift_right(target: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
     """Decoder inputs: bos, then the target without its last symbol."""
@@ -178,14 +187,20 @@ class Seq2Seq(nn.Module):
     def logits_and_use(
         self,
         source: Int[Array, "*B S"],
-        target: Int[Array, "*B T"],
+        target: Int[Array, "*A T"],
         paragraphs: Int[Array, "B N"] | None = None,
         budget: Int[Array, " B"] | None = None,
         places: Int[Array, "B N M"] | None = None,
         skip: bool = False,
-    ) -> tuple[Float[Array, "*B T V"], Float[Array, "B _"]]:
-        """Logits, and which share of their full computation encoder and decoder used, [B, 2]; [B, 0] without gates."""
+        wanted: Int[Array, "B W"] | None = None,
+    ) -> tuple[Float[Array, "*A T V"], Float[Array, "B _"]]:
+        """Logits, and which share of their full computation encoder and decoder used, [B, 2]; [B, 0] without gates.
+
+        With `wanted` targets are those of some sentences of each document, [B, W, T], by their index.
+        """
         encoded, encoder = self.encode(source, paragraphs=paragraphs, budget=budget, places=places, skip=skip)
+        if wanted is not None:
+            encoded = encoded.of(wanted)
         hidden, decoder = self.decode(encoded, target, skip=skip)
         if not self.config.budgets:
             return self.logits(hidden), jnp.zeros((len(source), 0))

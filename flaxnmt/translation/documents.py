@@ -47,5 +47,12 @@ class DocumentTranslator(Translator):
         return SortedBatches(units, plan, units.wanted_counts > 0)
 
     def log_probs(self, judged: Sequence[tuple[Document, int]], batch_size: int | None = None) -> list[float]:
-        scores = self.score_documents([document for document, _ in judged], batch_size)
-        return [found[index].log_prob for found, (_, index) in zip(scores, judged, strict=True)]
+        documents = [document for document, _ in judged]
+        config = self.model.config.document
+        if config.decoder_context or config.cross == "document":
+            # The decoder reads all sentences, whichever it writes.
+            scores = self.score_documents(documents, batch_size)
+            return [found[index].log_prob for found, (_, index) in zip(scores, judged, strict=True)]
+        text = Text.of_documents(documents, [(index,) for _, index in judged])
+        targets = [sentence.target or "" for document in documents for sentence in document]
+        return [score.log_prob for score in self.scores(text, targets, batch_size)]

@@ -91,7 +91,7 @@ def target_log_probs(model: Any, params: Params, batch: Batch) -> tuple[jax.Arra
 
     What gates decide against is not computed, as in a search.
     """
-    target = batch["target"]
+    target, some = batch["target"], {name: batch[name] for name in ("wanted",) if name in batch}
     logits, use = model.apply(
         {"params": params},
         batch["source"],
@@ -100,6 +100,7 @@ def target_log_probs(model: Any, params: Params, batch: Batch) -> tuple[jax.Arra
         budget=batch.get("budget"),
         places=batch.get("places"),
         skip=True,
+        **some,
         method="logits_and_use",
     )
     log_probs = token_log_probs(logits, target, target != PAD).reshape(-1, target.shape[-1])

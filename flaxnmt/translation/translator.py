@@ -195,7 +195,7 @@ class Translator:
         batch_size: int | None = None,
         budget: float | Sequence[float] | None = None,
     ) -> list[Score]:
-        """Log-probability of the target of each sentence."""
+        """Log-probability of the target of each sentence, of those that are wanted; targets are those of all."""
         place = self._budget(budget)
         source = TokenArray.from_lists(self.encode(self.vocabularies.source, text.sentences))
         target = self.encode(self.vocabularies.target, targets)
@@ -209,6 +209,8 @@ class Translator:
         restored = batches.restore(
             list(zip(*map(np.asarray, found), strict=True)) for found in jax.device_get(outputs)
         )
+        if text.wanted is not None:
+            target = [target[i] for i in np.flatnonzero(text.wanted)]
         results = []
         for ids, (values, use) in zip(target, restored, strict=True):
             count = min(len(ids) + 1, len(values))
