@@ -172,6 +172,7 @@ def check_training(job: Job) -> None:
     check_limits(config.training)
     check_ranges(config)
     check_model(config)
+    arguments.window()
     tokenizer = config.data.tokenizer
     given = [
         (f"--{split}", path) for split in ("train", "dev", "test") for path in getattr(config.data, split)
@@ -187,6 +188,9 @@ def check_training(job: Job) -> None:
                 f"{flag} {path}: machines in the cloud do not have it; copy it to the bucket and give gs://..., "
                 "or the absolute path of a file in the image"
             )
+    for split in ("train", "dev"):
+        if not getattr(config.data, split):
+            raise ConfigError(f"no --{split} corpus: give --{split} gs://... behind the --")
     check_mesh(config, job)
 
 

@@ -166,6 +166,11 @@ def plan(arguments: Arguments) -> int:
     config, slice_ = arguments.config, parse_slice(arguments.slice, arguments.topology)
     if arguments.slices < 1:
         raise ConfigError(f"--slices {arguments.slices}: at least 1")
+    if not 0 < arguments.efficiency <= 1:
+        raise ConfigError(f"--efficiency {arguments.efficiency:g}: a share above 0, at most 1")
+    for name in ("source_length", "target_length", "sentences"):
+        if (given := getattr(arguments, name)) is not None and given < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {given}: at least 1")
     prepare_environment()
     check_ranges(config)
     check_model(config)

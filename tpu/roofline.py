@@ -48,7 +48,12 @@ class Estimate:
 
 
 def step_flops(config: Config, shape: Shape) -> float:
-    """Of a training step: forward, and twice as much backward."""
+    """Of a training step: forward, twice as much backward, and the layers forward again where nothing of them is kept."""
+    again = _forward(config, shape, logits=False) if config.model.remat else 0
+    return 3 * _forward(config, shape) + again
+
+
+def _forward(config: Config, shape: Shape, logits: bool = True) -> float:
     vocabulary, (tokens, _) = config.data.tokenizer.vocab_size, shape
     match config.model:
         case EncoderOnlyConfig(head="masked"):
@@ -59,8 +64,8 @@ def step_flops(config: Config, shape: Shape) -> float:
         case DecoderOnlyConfig(task="language"):
             said = tokens[-1]
         case _:
-            return 3 * forward_flops(config.model, vocabulary, *shape)
-    return 3 * sequence_flops(config.model, vocabulary, tokens, said)
+            return forward_flops(config.model, vocabulary * logits, *shape)
+    return sequence_flops(config.model, vocabulary, tokens, said * logits)
 
 
 def beam_flops(config: Config, shape: Shape) -> float:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from experiments import configs
-from flaxnmt.models.flops import forward_flops
+from flaxnmt.models.flops import forward_flops, sequence_flops
 from flaxnmt.sharding import make_mesh
 from tpu.hlo import Collective
 from tpu.program import Program
@@ -75,7 +75,14 @@ def test_work_of_a_step_and_of_a_position():
     config = configs.load("transformer_base")
     shape = (8, 16), (8, 12)
     vocabulary = config.data.tokenizer.vocab_size
-    assert step_flops(config, shape) == 3 * forward_flops(config.model, vocabulary, *shape)
+    forward, layers = (forward_flops(config.model, size, *shape) for size in (vocabulary, 0))
+    assert step_flops(config, shape) == 3 * forward
+    again = config.replace(model=dataclasses.replace(config.model, remat=True))
+    assert step_flops(again, shape) == 3 * forward + layers and 0 < layers < forward
+    masked = configs.load("masked_tiny")
+    of_layers = sequence_flops(masked.model, 100, (8, 16), 0)
+    again = masked.replace(model=dataclasses.replace(masked.model, remat=True))
+    assert step_flops(again, ((8, 16), None)) - step_flops(masked, ((8, 16), None)) == of_layers > 0
     classes = configs.load("classify_small")
     tokens, of_two = (8, 16), dataclasses.replace(classes.model, classes=2)
     logits = [2 * outputs * classes.model.d_model for outputs in (1, 16, 16)]

@@ -216,6 +216,9 @@ def test_the_compilers_words_on_memory():
         ("transformer_base --slice v5-16", "error: no slice is called 'v5-16'"),
         ("transformer_base --slice v5e-16 --slices 0", "error: --slices 0: at least 1"),
         ("transformer_base", "error: "),
+        ("text_tiny --slice v5e-4 --efficiency 0", "error: --efficiency 0: a share above 0, at most 1"),
+        ("text_tiny --slice v5e-4 --target-length -1", "error: --target-length -1: at least 1"),
+        ("text_tiny --slice v5e-4 --sentences 0", "error: --sentences 0: at least 1"),
     ],
 )
 def test_mistakes_are_one_line(command, said, capsys):

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from launching import CLUSTER, CREATE, DATA, NAME, job
+from launching import CLUSTER, CREATE, DATA, FILES, NAME, job
 
 from experiments import configs
 from flaxnmt.config import MeshConfig
@@ -37,6 +37,8 @@ def test_what_is_to_be_had_where():
         (["--", "--train", "train.en", "train.de"], "machines in the cloud do not have it"),
         (["--", *DATA, "--init-from", "runs/x"], "--init-from runs/x: machines in the cloud do not have it"),
         (["--", *DATA, "--data.tokenizer.source-model", "a.model"], "machines in the cloud do not have it"),
+        (["--", *FILES[:2]], "no --dev corpus: give --dev gs://... behind the --"),
+        (["--", *DATA, "--profile", "5"], "--profile 5: give FIRST:LAST"),
         (["--", "--nosuch"], "Unrecognized options: --nosuch"),
         (["--", "--help"], "python -m experiments.train text_small --help"),
         (["--slices", "0", "--", *DATA], "--slices 0: at least 1"),
