@@ -17,12 +17,14 @@ class Restarts:
       losses: when it was started again after processes were lost, in seconds since 1970.
       doubted: whether one of them followed an exit code 1.
       silent_since: when all machines were there first and none had said anything, in seconds since 1970.
+      begun: the last of them, run or recreate, of which whoever began it may have done a half.
     """
 
     used: int = 0
     losses: tuple[float, ...] = ()
     doubted: bool = False
     silent_since: float | None = None
+    begun: str | None = None
 
     def line(self, name: str) -> str:
         """As the file of the job of this name has it, in three words."""

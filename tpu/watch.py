@@ -153,6 +153,13 @@ class Watcher:
             # Half of it is done: what machines said before is forgotten, or the resource is deleted.
             return self._go_on(self._begun)
         self._begun, self._known = None, known
+        if (
+            known.begun == Action.RECREATE.value
+            and resource.state == queued.MISSING
+            and not progress.reported
+        ):
+            # Whoever watched before has deleted it, and could not ask for it again yet.
+            return self._go_on(Action.RECREATE)
         queued.check_same(self.job, resource)
         self._say(line_of(self.job, resource, progress))
         if resource.state == "ACTIVE" and progress.outcome is Outcome.RUNNING:
@@ -164,7 +171,9 @@ class Watcher:
         if action is Action.RECREATE and progress.outcome is Outcome.DEFECT and known.doubted:
             action, why = Action.STOP, "the training failed a second time: a defect"
         if action is Action.WAIT and self._silent(resource, progress):
-            return self._give_up_on_silence()
+            if known.begun != Action.RUN.value:
+                return self._give_up_on_silence()
+            action, why = Action.RUN, "no machine has said anything since it was to run again"
         if action in (Action.RUN, Action.RECREATE):
             return self._restart(action, progress.outcome, why)
         if action is Action.FINISH:
@@ -197,6 +206,8 @@ class Watcher:
             losses=self._losses() + ((self.clock(),) if lost else ()),
             doubted=self._known.doubted or outcome is Outcome.DEFECT,
             silent_since=None,
+            # Once: silence after that is not for want of a command.
+            begun=None if action is Action.RUN and outcome is Outcome.RUNNING else action.value,
         )
         self._in_a_row += 1
         verb = "running it again" if action is Action.RUN else "asking for it again"

@@ -258,8 +258,11 @@ def test_another_watch_goes_on_counting(watched, cloud):
     now += 3600
     assert look(0, "ACTIVE") is None and "restart 4 of at most 50" in lines[-1]
     assert look(0, "SUSPENDED", restarts=4) == 1 and "stopped after 4 restarts" in lines[-1]
+    # Whoever ran it again may have come as far as to forget how it ended.
+    assert look(0, "ACTIVE") is None and look(watch.SILENCE, "ACTIVE") is None
+    assert "since it was to run again; running it again, restart 5" in lines[-1]
     assert look(0, "ACTIVE") is None and look(watch.SILENCE, "ACTIVE") == 1
-    assert "no machine has said anything" in lines[-1]
+    assert "no machine has said anything for 20 minutes" in lines[-1]
     # Whoever starts it by hand allows all of it again.
     watch.run(one, runner)
     assert look(0, "SUSPENDED", restarts=1) is None and "restart 1 of at most 1" in lines[-1]
@@ -329,6 +332,24 @@ def test_a_restart_that_was_half_done_is_finished_and_no_resource_that_somebody_
     )
     assert code == 0 and cloud.verbs == ["rm", "create", *["delete", "rm", "create"] * 3, "delete"]
     assert sum("restart 1 of at most 50" in line for line in lines) == 1
+
+
+def test_another_watch_asks_again_for_what_was_deleted_for_that(cloud):
+    lines = []
+    runner, one = Runner(say=lines.append), job()
+    watch.create(one, runner)
+
+    def look(name: str, codes: dict | None = None, **fail) -> int | None:
+        cloud.plan(states=[state(name, codes)], fail=fail)
+        return watch.Watcher(one, runner, clock=lambda: 0.0).step()
+
+    assert look("SUSPENDED", create=["capacity"]) is None
+    assert look("GONE", create=["capacity"]) is None and look("GONE") is None
+    assert cloud.verbs == ["rm", "create", *["delete", "rm", "create"] * 3]
+    assert sum("restart 1 of at most 50" in line for line in lines) == 1
+    # Once its machines have said something it is somebody who has deleted it.
+    assert look("ACTIVE", RUNNING) is None
+    assert look("GONE") == 1 and "somebody has deleted it" in lines[-1]
 
 
 def test_machines_that_say_nothing_end_the_watch(watched, cloud):
