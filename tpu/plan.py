@@ -13,6 +13,7 @@ import dataclasses
 import json
 import sys
 from dataclasses import dataclass
+from operator import le
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,8 @@ from flaxnmt.commands import MISTAKE, guarded, parsed, quiet
 from flaxnmt.config import Config, MeshConfig
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import EncoderOnlyConfig
-from flaxnmt.sharding import MESH_AXES
+from flaxnmt.sharding import MESH_AXES, row_ways
+from flaxnmt.translation.shapes import LONGEST, grid_plan, square_plan
 from tpu import branches, roofline
 from tpu.program import DoesNotFit, compile_work, prepare_environment
 from tpu.said import Row, said_of
@@ -63,8 +65,10 @@ class Arguments:
     config: Annotated[Config, tyro.conf.arg(name="")] = tyro.MISSING
 
 
-def shape_of(config: Config, arguments: Arguments) -> Shape:
-    """Shapes of the sources and targets of a batch.
+def shape_of(config: Config, arguments: Arguments, ways: int = 1) -> Shape:
+    """Shapes of the sources and targets of a batch; of a search those in which texts of these lengths are translated.
+
+    ways: devices that share the rows of a search.
 
     Raises:
       ConfigError: where not even `rows_multiple` rows of these lengths are in a batch.
@@ -75,7 +79,11 @@ def shape_of(config: Config, arguments: Arguments) -> Shape:
     sentences = (arguments.sentences or config.data.max_sentences,) if is_document else ()
     if arguments.decode:
         rows = config.decoding.batch_size
-        return (rows, *sentences, source), (rows, *sentences, target)
+        shapes = grid_plan(rows, *sentences, ways) if is_document else square_plan(rows, ways)
+        sizes = (*sentences, min(source, LONGEST))
+        bucket = next(bucket for bucket in shapes.buckets if all(map(le, sizes, bucket.sizes)))
+        padded = bucket.sizes if is_document else bucket.sizes[:1]
+        return (bucket.rows, *padded), (bucket.rows, *padded[:-1], target)
     places = target * (sentences[0] if is_document else 1)
     multiple = config.data.rows_multiple
     rows = config.data.batch_tokens // places // multiple * multiple
@@ -95,7 +103,8 @@ def measure(arguments: Arguments, config: Config, slice_: Slice) -> Row:
     """
     if arguments.decode and isinstance(config.model, EncoderOnlyConfig):
         raise ConfigError("--decode: a model that is an encoder alone decodes nothing; leave it out")
-    mesh, shape = planned_mesh(config, slice_, arguments.slices), shape_of(config, arguments)
+    mesh = planned_mesh(config, slice_, arguments.slices)
+    shape = shape_of(config, arguments, row_ways(mesh))
     generation, batches = slice_.generation, 1 if arguments.decode else config.training.accumulate
     work = (beam_step if arguments.decode else train_step)(config, mesh, shape)
     row = {

@@ -40,7 +40,12 @@ def test_shapes_of_batches():
     arguments = parse("transformer_base --slice v5e-16 --source-length 64 --target-length 32".split())
     assert shape_of(arguments.config, arguments) == ((2048, 64), (2048, 32))
     arguments = parse("transformer_base --slice v5e-16 --decode --source-length 20".split())
-    assert shape_of(arguments.config, arguments) == ((64, 20), (64, 20))
+    assert shape_of(arguments.config, arguments) == ((64, 32), (64, 20))
+    arguments = parse("transformer_base --slice v5e-16 --decode".split())
+    assert shape_of(arguments.config, arguments) == ((32, 128), (32, 128))
+    assert shape_of(arguments.config, arguments, ways=48) == ((48, 128), (48, 128))
+    arguments = parse("discourse_document --slice v5e-4 --decode --sentences 11 --source-length 30".split())
+    assert shape_of(arguments.config, arguments) == ((5, 11, 32), (5, 11, 30))
     arguments = parse("discourse_document --slice v5e-4 --sentences 8 --source-length 16".split())
     rows = arguments.config.data.batch_tokens // 128
     assert shape_of(arguments.config, arguments) == ((rows, 8, 16), (rows, 8, 16))
