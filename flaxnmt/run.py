@@ -246,9 +246,9 @@ class Run:
         """
         return self.translator.translate_documents(documents, wanted, **options)
 
-    def log_probs(self, judged: list[tuple[Document, int]], batch_size: int | None = None) -> list[float]:
-        """Log-probability of the target of sentence i of each document, in its document."""
-        return self.translator.log_probs(judged, batch_size)
+    def log_probs(self, judged: list[tuple[Document, int]], **options) -> list[float]:
+        """Log-probability of the target of sentence i of each document, in its document (`Translator.log_probs`)."""
+        return self.translator.log_probs(judged, **options)
 
     def hypotheses(self, lines: list[str], **options) -> list[list[Hypothesis]]:
         """The best outputs of each line with their scores (options: `Translator.hypotheses`)."""

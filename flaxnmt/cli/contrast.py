@@ -35,6 +35,8 @@ class Contrast:
     """Print JSON."""
     batch_size: int | None = None
     """Sentences scored together."""
+    budget: str | None = None
+    """Share of the full computation, or one each of encoder and decoder: 0.5, or 1.0,0.25. The largest by default."""
     debug: bool = False
     """Show tracebacks."""
 
@@ -56,13 +58,15 @@ class Contrast:
         from flaxnmt.evaluation.contrastive import accuracy, score_contrasts
         from flaxnmt.evaluation.contrastive_formats import read_scores, write_scores
         from flaxnmt.evaluation.controls import KINDS, compare_contrastive_controls
+        from flaxnmt.gates.budget import parse_budget
 
         if self.scores is not None:
             return {"true": accuracy(examples, read_scores(self.scores, examples), farthest=self.farthest)}
         run = open_run(self.run)
+        budget = None if self.budget is None else parse_budget(self.budget)
 
         def score(judged):
-            return run.log_probs(judged, self.batch_size)
+            return run.log_probs(judged, batch_size=self.batch_size, budget=budget)
 
         scores = score_contrasts(examples, score)
         if self.write_scores is not None:
@@ -81,8 +85,11 @@ class Contrast:
         """
         if (self.run is None) == (self.scores is None):
             raise ConfigError("give --run, or --scores of another system, and not both")
-        if self.scores is not None and (self.controls or self.write_scores is not None):
-            raise ConfigError("--controls and --write-scores need a model: give --run in place of --scores")
+        of_model = self.controls or self.write_scores is not None or self.budget is not None
+        if self.scores is not None and of_model:
+            raise ConfigError(
+                "--controls, --write-scores and --budget need a model: give --run in place of --scores"
+            )
         check_output(self.write_scores, self.set)
         if self.documents is not None and self.form != "contrapro":
             raise ConfigError(f"--documents belongs to --form contrapro and not to {self.form}: leave it out")

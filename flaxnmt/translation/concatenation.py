@@ -65,13 +65,13 @@ class ConcatenationTranslator(Translator):
                 best[member].append(results[place][0].text)
         return results if text.wanted is None else [results[i] for i in np.flatnonzero(text.wanted)]
 
-    def log_probs(self, judged: Sequence[tuple[Document, int]], batch_size: int | None = None) -> list[float]:
+    def log_probs(self, judged: Sequence[tuple[Document, int]], **options) -> list[float]:
         # Of each document the model reads nothing else than this.
         read = [
             replace(document, paragraphs=(document.sentences[max(index - self.previous, 0) : index + 1],))
             for document, index in judged
         ]
-        return [found[-1].log_prob for found in self.score_documents(read, batch_size)]
+        return [found[-1].log_prob for found in self.score_documents(read, **options)]
 
     def scores(self, text: Text, targets: Sequence[str], *args, **options) -> list[Score]:
         """Scores of the targets alone; with target context, given the targets before them."""

@@ -46,13 +46,13 @@ class DocumentTranslator(Translator):
         plan = grid_plan(rows, self.max_sentences, ways, units.width)
         return SortedBatches(units, plan, units.wanted_counts > 0)
 
-    def log_probs(self, judged: Sequence[tuple[Document, int]], batch_size: int | None = None) -> list[float]:
+    def log_probs(self, judged: Sequence[tuple[Document, int]], **options) -> list[float]:
         documents = [document for document, _ in judged]
         config = self.model.config.document
         if config.decoder_context or config.cross == "document":
             # The decoder reads all sentences, whichever it writes.
-            scores = self.score_documents(documents, batch_size)
+            scores = self.score_documents(documents, **options)
             return [found[index].log_prob for found, (_, index) in zip(scores, judged, strict=True)]
         text = Text.of_documents(documents, [(index,) for _, index in judged])
         targets = [sentence.target or "" for document in documents for sentence in document]
-        return [score.log_prob for score in self.scores(text, targets, batch_size)]
+        return [score.log_prob for score in self.scores(text, targets, **options)]

@@ -172,20 +172,21 @@ class Translator:
             results[number - 1] = score
         return results
 
-    def score_documents(
-        self, documents: Sequence[Document], batch_size: int | None = None
-    ) -> list[list[Score]]:
-        """log p(target | source) of each sentence of each document, in its document."""
+    def score_documents(self, documents: Sequence[Document], **options) -> list[list[Score]]:
+        """log p(target | source) of each sentence of each document, in its document; options `batch_size`, `budget`."""
         text = Text.of_documents(documents)
         targets = [sentence.target or "" for document in documents for sentence in document]
-        scores = iter(self.scores(text, targets, batch_size))
+        scores = iter(self.scores(text, targets, **options))
         return [[next(scores) for _ in document] for document in documents]
 
-    def log_probs(self, judged: Sequence[tuple[Document, int]], batch_size: int | None = None) -> list[float]:
-        """log p(target | source) of sentence i of each document: a `Scorer` of contrastive evaluation."""
+    def log_probs(self, judged: Sequence[tuple[Document, int]], **options) -> list[float]:
+        """log p(target | source) of sentence i of each document: a `Scorer` of contrastive evaluation.
+
+        Options: `batch_size` and `budget`, as in `score`.
+        """
         sentences = [document.sentences[index] for document, index in judged]
         text = Text.unbroken([sentence.source for sentence in sentences])
-        scores = self.scores(text, [sentence.target for sentence in sentences], batch_size)
+        scores = self.scores(text, [sentence.target for sentence in sentences], **options)
         return [score.log_prob for score in scores]
 
     def scores(

@@ -59,3 +59,9 @@ def test_a_judged_sentence_scores_as_in_its_whole_document(kind):
     expected = [score for scores in whole for score in scores]
     np.testing.assert_allclose(translator.log_probs(judged[::-1]), expected[::-1], rtol=1e-4, atol=1e-4)
     assert np.ptp(expected) > 0.1
+    if kind == "budgets":
+        less = [
+            score.log_prob for found in translator.score_documents(documents, budget=0.5) for score in found
+        ]
+        np.testing.assert_allclose(translator.log_probs(judged, budget=0.5), less, rtol=1e-4, atol=1e-4)
+        assert np.abs(np.subtract(less, expected)).max() > 1e-3
