@@ -41,7 +41,7 @@ KINDS = {
     "levels in the decoder": dict(
         document=DocumentConfig(("document",), levels=("word", "sentence"), count="unit")
     ),
-    "budgets": dict(document=DocumentConfig(("document",)), budget=BudgetConfig((1.0, 0.5))),
+    "budgets": dict(document=DocumentConfig(("document",)), budget=BudgetConfig((1.0, 0.5), (1.0, 0.5))),
     "boundaries elsewhere": dict(
         document=DocumentConfig(("document",), cross="document"), boundaries=Boundaries("jittered", 1)
     ),
