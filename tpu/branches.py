@@ -18,7 +18,7 @@ STEP_SECONDS = 2e-6
 """Assumed of a position of a recurrence: no step of a loop is over sooner, however small. Nobody has measured it here."""
 
 PASSES = 3
-"""Of a training step: forward, and twice as much backward."""
+"""Of a training step: forward, and twice as much backward; with `remat` once more forward."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def seconds(
     # The products of one word use every weight once.
     weights = encoder_flops(model, kinds, 1) / 2 - kinds.count("lstm") * matrix
     rest = max((work - steps * step_work) / speed, weights * model.dtype.itemsize / bandwidth)
-    return PASSES * (steps * one + rest)
+    return (PASSES + model.remat) * (steps * one + rest)
 
 
 def choice(config: Config, shape: Shape, slice_: Slice, slices: int, efficiency: float) -> Choice | None:

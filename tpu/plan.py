@@ -26,6 +26,7 @@ from flaxnmt.config import Config, MeshConfig
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import EncoderOnlyConfig
 from flaxnmt.sharding import MESH_AXES, row_ways
+from flaxnmt.translation.search import Search
 from flaxnmt.translation.shapes import LONGEST, grid_plan, square_plan
 from tpu import branches, roofline
 from tpu.program import DoesNotFit, compile_work, prepare_environment
@@ -49,7 +50,7 @@ class Arguments:
     source_length: int | None = None
     """Tokens of the sources; --data.max-length if not given. Of documents: words of a sentence."""
     target_length: int | None = None
-    """Tokens of the targets; those of the sources if not given."""
+    """Tokens of the targets; those of the sources if not given, in a search as many as it keeps room for."""
     sentences: int | None = None
     """Of a document; --data.max-sentences if not given."""
     sweep_mesh: bool = False
@@ -79,11 +80,15 @@ def shape_of(config: Config, arguments: Arguments, ways: int = 1) -> Shape:
     sentences = (arguments.sentences or config.data.max_sentences,) if is_document else ()
     if arguments.decode:
         rows = config.decoding.batch_size
-        shapes = grid_plan(rows, *sentences, ways) if is_document else square_plan(rows, ways)
+        if is_document:
+            shapes = grid_plan(rows, max(*sentences, config.data.max_sentences), ways)
+        else:
+            shapes = square_plan(rows, ways)
         sizes = (*sentences, min(source, LONGEST))
         bucket = next(bucket for bucket in shapes.buckets if all(map(le, sizes, bucket.sizes)))
         padded = bucket.sizes if is_document else bucket.sizes[:1]
-        return (bucket.rows, *padded), (bucket.rows, *padded[:-1], target)
+        room = Search.of(config.decoding).longest(padded[-1], prefix=0)
+        return (bucket.rows, *padded), (bucket.rows, *padded[:-1], arguments.target_length or room)
     places = target * (sentences[0] if is_document else 1)
     multiple = config.data.rows_multiple
     rows = config.data.batch_tokens // places // multiple * multiple
@@ -133,6 +138,7 @@ def measure(arguments: Arguments, config: Config, slice_: Slice) -> Row:
         batches * tokens,
         arguments.efficiency,
         gradients=0 if arguments.decode else batches * work.weights,
+        repeated=0 if arguments.decode else batches * roofline.repeated_flops(config, shape),
     )
     encoders = None
     if not arguments.decode:

@@ -17,7 +17,7 @@ class Restarts:
       losses: when it was started again after processes were lost, in seconds since 1970.
       doubted: whether one of them followed an exit code 1.
       silent_since: when all machines were there first and none had said anything, in seconds since 1970.
-      begun: the last of them, run or recreate, of which whoever began it may have done a half.
+      begun: run or recreate while it is being done, of which whoever began it may have done a half.
     """
 
     used: int = 0

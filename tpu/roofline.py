@@ -20,8 +20,8 @@ class Estimate:
     """Seconds by what limits them.
 
     Attributes:
-      flops: on each chip.
-      compute: matrix products, at the assumed share of the peak.
+      flops: of the model on each chip, without what is computed again.
+      compute: matrix products, all that are computed, at the assumed share of the peak.
       memory: reading and writing HBM, as XLA counts bytes, every round of a loop.
       collectives: over half of the links of a device, and between slices over the network.
       tokens: target positions of a step.
@@ -48,9 +48,13 @@ class Estimate:
 
 
 def step_flops(config: Config, shape: Shape) -> float:
-    """Of a training step: forward, twice as much backward, and the layers forward again where nothing of them is kept."""
-    again = _forward(config, shape, logits=False) if config.model.remat else 0
-    return 3 * _forward(config, shape) + again
+    """Of the model in a training step: forward, and twice as much backward."""
+    return 3 * _forward(config, shape)
+
+
+def repeated_flops(config: Config, shape: Shape) -> float:
+    """Of a training step, beside those of the model: the layers forward once more where nothing of them is kept."""
+    return _forward(config, shape, logits=False) if config.model.remat else 0
 
 
 def _forward(config: Config, shape: Shape, logits: bool = True) -> float:
@@ -101,8 +105,9 @@ def estimate(
     tokens: int,
     efficiency: float,
     gradients: float = 0,
+    repeated: float = 0,
 ) -> Estimate:
-    """Of a step that calls these programs and does this work on so many slices.
+    """Of a step that calls these programs and does this work on so many slices, a part of it `repeated`.
 
     Collectives of one slice are taken to be rings: a reduction goes round twice, all else once. Between slices
     `gradients`, the bytes of those of all devices of a slice, cross the network once in each direction, an equal part
@@ -118,7 +123,7 @@ def estimate(
         network = 2 * gradients / slice_.devices / (generation.network / per_chip)
     return Estimate(
         flops=flops / chips,
-        compute=flops / (chips * generation.flops * efficiency),
+        compute=(flops + repeated) / (chips * generation.flops * efficiency),
         memory=sum(one.times * one.touched for one in programs) / (generation.bandwidth / per_chip),
         collectives=moved / (generation.interconnect / 2 / per_chip) + network,
         tokens=tokens,

@@ -16,7 +16,7 @@ from tpu.command import CAPACITY, EXISTS, OTHER, CommandFailed, Runner
 from tpu.engines import Gke, Queued
 from tpu.job import Job, Place, state_of, with_training
 from tpu.names import slug
-from tpu.queued import Outcome, Progress, Resource
+from tpu.queued import Action, Outcome, Progress, Resource
 from tpu.restarts import Restarts, read_restarts
 
 RUNNING = Progress(Outcome.RUNNING)
@@ -150,7 +150,10 @@ def look(name: str, planned: Sequence[Planned], place: Place, bucket: str, runne
         for job in jobs
         if _finished(resources.get(job.name), progress[job.name], f"{job.run}/{REPORT}" in reports)
     )
-    return Seen(resources, progress, read_restarts(said), finished)
+    restarts = read_restarts(said)
+    # Those that were deleted to be asked for again are not to be started anew.
+    again = {name for name, one in restarts.items() if one.begun == Action.RECREATE.value} - finished
+    return Seen(dict.fromkeys(again, Resource()) | resources, progress, restarts, finished)
 
 
 def written(runs: str) -> list[str]:

@@ -23,6 +23,11 @@ SILENCE = 1200.0
 """Seconds in which one of the machines must have said that it is there, once all are."""
 LOSSES = 3
 """Restarts after lost processes within an hour, on machines that stay: more of them are a defect."""
+HALF_DONE = {
+    Action.RUN: ("ACTIVE",),
+    Action.RECREATE: (queued.MISSING, "SUSPENDED", "FAILED"),
+}
+"""States in which a restart that was begun is to be done again, from its first command on."""
 
 
 def create(job: Job, runner: Runner, fresh: bool = True) -> None:
@@ -107,7 +112,6 @@ class Watcher:
     clock: Callable[[], float] = time.time
     _known: Restarts = field(default_factory=Restarts)
     _said: str = ""
-    _begun: Action | None = None
     _in_a_row: int = 0
 
     def __post_init__(self):
@@ -149,19 +153,17 @@ class Watcher:
 
     def react(self, resource: Resource, progress: Progress, known: Restarts) -> int | None:
         """What follows from a look; the exit code where that is the end."""
-        if self._begun is Action.RECREATE or (self._begun is Action.RUN and resource.state == "ACTIVE"):
-            # Half of it is done: what machines said before is forgotten, or the resource is deleted.
-            return self._go_on(self._begun)
-        self._begun, self._known = None, known
-        if (
-            known.begun == Action.RECREATE.value
-            and resource.state == queued.MISSING
-            and not progress.reported
-        ):
-            # Whoever watched before has deleted it, and could not ask for it again yet.
-            return self._go_on(Action.RECREATE)
+        self._known = known
         queued.check_same(self.job, resource)
         self._say(line_of(self.job, resource, progress))
+        if known.begun:
+            # How machines ended may be removed, or the resource be deleted: nothing else says what to do.
+            begun = Action(known.begun)
+            if resource.state in HALF_DONE[begun]:
+                return self._go_on(begun)
+            if resource.state == "DELETING":
+                return None
+            self._remember(begun=None)
         if resource.state == "ACTIVE" and progress.outcome is Outcome.RUNNING:
             self._in_a_row = 0
         ended_for = 0.0 if progress.ended_at is None else self.clock() - progress.ended_at
@@ -171,9 +173,7 @@ class Watcher:
         if action is Action.RECREATE and progress.outcome is Outcome.DEFECT and known.doubted:
             action, why = Action.STOP, "the training failed a second time: a defect"
         if action is Action.WAIT and self._silent(resource, progress):
-            if known.begun != Action.RUN.value:
-                return self._give_up_on_silence()
-            action, why = Action.RUN, "no machine has said anything since it was to run again"
+            return self._give_up_on_silence()
         if action in (Action.RUN, Action.RECREATE):
             return self._restart(action, progress.outcome, why)
         if action is Action.FINISH:
@@ -206,8 +206,7 @@ class Watcher:
             losses=self._losses() + ((self.clock(),) if lost else ()),
             doubted=self._known.doubted or outcome is Outcome.DEFECT,
             silent_since=None,
-            # Once: silence after that is not for want of a command.
-            begun=None if action is Action.RUN and outcome is Outcome.RUNNING else action.value,
+            begun=action.value,
         )
         self._in_a_row += 1
         verb = "running it again" if action is Action.RUN else "asking for it again"
@@ -216,9 +215,8 @@ class Watcher:
         return self._go_on(action)
 
     def _go_on(self, action: Action) -> None:
-        self._begun = action
         (run if action is Action.RUN else recreate)(self.job, self.runner, fresh=False)
-        self._begun = None
+        self._remember(begun=None)
 
     def _give_up_on_silence(self) -> int:
         """The machines cost money, and no training runs on them."""

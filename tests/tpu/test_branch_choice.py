@@ -41,6 +41,14 @@ def test_products_take_as_long_for_twice_the_rows():
     assert found.apart == pytest.approx([2 * one for one in found.seconds])
 
 
+def test_encoders_that_compute_again_take_a_pass_more():
+    config = config_with("lstm:2", "attention:6")
+    again = config.replace(model=dataclasses.replace(config.model, remat=True))
+    kept, twice = (choice(one, ((64, WORDS), (64, WORDS)), V5E, 1, 0.5) for one in (config, again))
+    assert twice.seconds == pytest.approx([4 / 3 * one for one in kept.seconds])
+    assert twice.exchange == kept.exchange
+
+
 def test_one_long_recurrence_is_no_shorter_for_having_devices_of_its_own():
     found = chosen(512, "triple")
     assert max(found.apart) > found.seconds[2] > 0.7 * found.in_turn

@@ -9,7 +9,7 @@ from flaxnmt.models.flops import forward_flops, sequence_flops
 from flaxnmt.sharding import make_mesh
 from tpu.hlo import Collective
 from tpu.program import Program
-from tpu.roofline import added_up, beam_flops, estimate, step_flops
+from tpu.roofline import added_up, beam_flops, estimate, repeated_flops, step_flops
 from tpu.slices import parse_slice
 from tpu.work import train_step
 
@@ -78,11 +78,15 @@ def test_work_of_a_step_and_of_a_position():
     forward, layers = (forward_flops(config.model, size, *shape) for size in (vocabulary, 0))
     assert step_flops(config, shape) == 3 * forward
     again = config.replace(model=dataclasses.replace(config.model, remat=True))
-    assert step_flops(again, shape) == 3 * forward + layers and 0 < layers < forward
+    # What is computed again takes time, and is no work of the model.
+    assert step_flops(again, shape) == 3 * forward and 0 < layers < forward
+    assert (repeated_flops(config, shape), repeated_flops(again, shape)) == (0, layers)
+    kept, twice = (estimate([], 1e12, V5E, 1, 1, 0.5, repeated=more) for more in (0, 1e12 / 3))
+    assert twice.flops == kept.flops and twice.compute == pytest.approx(kept.compute * 4 / 3)
     masked = configs.load("masked_tiny")
     of_layers = sequence_flops(masked.model, 100, (8, 16), 0)
     again = masked.replace(model=dataclasses.replace(masked.model, remat=True))
-    assert step_flops(again, ((8, 16), None)) - step_flops(masked, ((8, 16), None)) == of_layers > 0
+    assert repeated_flops(again, ((8, 16), None)) == of_layers > 0
     classes = configs.load("classify_small")
     tokens, of_two = (8, 16), dataclasses.replace(classes.model, classes=2)
     logits = [2 * outputs * classes.model.d_model for outputs in (1, 16, 16)]

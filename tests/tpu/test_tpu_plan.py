@@ -12,13 +12,13 @@ import pytest
 from experiments import configs
 from flaxnmt.config import MeshConfig
 from flaxnmt.errors import ConfigError
-from flaxnmt.sharding import make_mesh
+from flaxnmt.sharding import Rules, make_mesh
 from tpu import plan, plans
 from tpu.plan import meshes, parse, shape_of
-from tpu.program import _exhausted
+from tpu.program import Program, _exhausted
 from tpu.said import said_of
 from tpu.slices import parse_slice
-from tpu.work import beam_step, bytes_of, train_step
+from tpu.work import Work, beam_step, bytes_of, train_step
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,12 +40,16 @@ def test_shapes_of_batches():
     arguments = parse("transformer_base --slice v5e-16 --source-length 64 --target-length 32".split())
     assert shape_of(arguments.config, arguments) == ((2048, 64), (2048, 32))
     arguments = parse("transformer_base --slice v5e-16 --decode --source-length 20".split())
-    assert shape_of(arguments.config, arguments) == ((64, 32), (64, 20))
+    assert shape_of(arguments.config, arguments) == ((64, 32), (64, 58))
     arguments = parse("transformer_base --slice v5e-16 --decode".split())
-    assert shape_of(arguments.config, arguments) == ((32, 128), (32, 128))
-    assert shape_of(arguments.config, arguments, ways=48) == ((48, 128), (48, 128))
-    arguments = parse("discourse_document --slice v5e-4 --decode --sentences 11 --source-length 30".split())
-    assert shape_of(arguments.config, arguments) == ((5, 11, 32), (5, 11, 30))
+    assert shape_of(arguments.config, arguments) == ((32, 128), (32, 202))
+    assert shape_of(arguments.config, arguments, ways=48) == ((48, 128), (48, 202))
+    arguments = parse("transformer_base --slice v5e-16 --decode --target-length 40".split())
+    assert shape_of(arguments.config, arguments) == ((32, 128), (32, 40))
+    for given, shape in ((3, (16, 4)), (11, (4, 16)), (40, (1, 40))):
+        command = f"discourse_document --slice v5e-4 --decode --sentences {given} --source-length 30"
+        arguments = parse(command.split())
+        assert shape_of(arguments.config, arguments) == ((*shape, 32), (*shape, 58))
     arguments = parse("discourse_document --slice v5e-4 --sentences 8 --source-length 16".split())
     rows = arguments.config.data.batch_tokens // 128
     assert shape_of(arguments.config, arguments) == ((rows, 8, 16), (rows, 8, 16))
@@ -130,6 +134,33 @@ def test_a_sweep_of_which_every_mesh_is_refused_is_a_mistake(monkeypatch, tmp_pa
 
     assert swept(monkeypatch, tmp_path, measure) == (2, [])
     assert capsys.readouterr().out.count(": no\n") == len(meshes(parse_slice("v5e-4"), 1))
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """The row of a plan for 8 devices whose program is made and compiled to nothing."""
+    program = Program(1, 1, 1, 1, 1, {}, touched=1.0)
+    monkeypatch.setattr(plan, "planned_mesh", lambda *_: make_mesh())
+    monkeypatch.setattr(plan, "compile_work", lambda *_: [program])
+    for step in ("train_step", "beam_step"):
+        monkeypatch.setattr(plan, step, lambda *_: Work([], {}, Rules(), []))
+
+    def row(command: str) -> dict:
+        arguments = parse(f"{command} --slice v5e-8".split())
+        return plan.measure(arguments, arguments.config, parse_slice("v5e-8"))
+
+    return row
+
+
+def test_what_is_computed_again_takes_time_and_is_no_work_of_the_model(uncompiled):
+    command = "text_tiny --training.accumulate 2"
+    kept, again = uncompiled(command), uncompiled(f"{command} --model.remat")
+    assert kept["flops"] == again["flops"]
+    assert 1 < again["poles"]["products"] / kept["poles"]["products"] < 4 / 3
+
+
+def test_rows_of_a_search_are_rounded_up_to_the_devices_that_share_them(uncompiled):
+    assert uncompiled("text_tiny --decode --source-length 8 --decoding.batch-size 12")["source"] == (16, 8)
 
 
 def test_an_encoder_alone_decodes_nothing():

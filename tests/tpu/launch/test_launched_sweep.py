@@ -152,6 +152,25 @@ def test_restarts_are_counted_over_all_calls(three_trials, command):
     assert "restart 1 of at most 2" in command(line)[1]
 
 
+def test_the_next_call_goes_on_with_a_restart_that_failed_half_way(three_trials, command):
+    cloud, line = three_trials, [*ONE, "--restarts", "1"]
+    command(line)
+    becomes(cloud, THIRD, "ACTIVE")
+    ended(cloud, THIRD, 43, ago=200)
+    cloud.plan(fail={"ssh": ["network"]})
+    assert "restart 1 of at most 1" in command(line)[1] and "restart" not in command(line)[1]
+    assert cloud.verbs[-5:] == ["rm", "ssh", "list", "rm", "ssh"]
+    # Also where nothing is left but how it ended.
+    line[-1] = "2"
+    ended(cloud, THIRD, 43)
+    becomes(cloud, THIRD, "SUSPENDED")
+    cloud.plan(fail={"storage rm": ["network"]})
+    assert "restart 2 of at most 2" in command(line)[1] and cloud.resources == {}
+    assert command(line)[0] == 0 and created(cloud) == [THIRD, THIRD]
+    becomes(cloud, THIRD, "SUSPENDED")
+    assert "stopped after 2 restarts" in command(line)[1]
+
+
 def test_machines_that_say_nothing_are_given_up_over_all_calls(three_trials, command):
     cloud = three_trials
     command(ONE)
