@@ -212,10 +212,14 @@ class Checkpoints:
         try:
             write_record(path, read_record(path) | now)
         except Exception as error:
-            raise RunError(
+            raise self._unsaved(
                 f"{path}: what became known after the save could not be added ({save_failure(error)}); "
                 "the checkpoint is as it was"
             ) from None
+
+    def _unsaved(self, message: str) -> RunError:
+        """A full disk has to be emptied by somebody; a bucket may answer again."""
+        return (StorageError if is_address(self.directory) else RunError)(message)
 
     def _attempt(self, step: int, action: Callable[[], object]) -> None:
         failure = None
@@ -233,8 +237,7 @@ class Checkpoints:
         self._policy.metrics.pop(step, None)
         # What the failed save left on the disk would fill it further; opening anew removes it.
         self._manager = self._open()
-        # A full disk has to be emptied by somebody; a bucket may answer again.
-        raise (StorageError if is_address(self.directory) else RunError)(
+        raise self._unsaved(
             f"{self.directory / str(step)}: the checkpoint could not be saved ({failure}); "
             "earlier ones are untouched"
         )
