@@ -41,7 +41,7 @@ demo: install  ## train a model of sentences and one of documents on the generat
 	$(PY) -m experiments.train discourse_demo --run $(RUN)
 	$(PY) -m experiments.train discourse_document --run $(RUN)-documents --init-from $(RUN)
 	echo "The dog sleeps in the garden." | $(VENV)/bin/flaxnmt translate --run $(RUN)
-	$(PY) -m experiments.documents $(RUN) $(RUN)-documents
+	$(PY) -m experiments.documents $(RUN) $(RUN)-documents --sets 180
 
 # The fast tests compile much and compute little: what LLVM makes faster is left to test-all.
 test: install  ## the fast tests

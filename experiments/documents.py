@@ -22,6 +22,7 @@ from flaxnmt.errors import ConfigError
 from flaxnmt.evaluation.contrastive import from_discourse
 from flaxnmt.evaluation.controls import compare_contrastive_controls
 from flaxnmt.run import Run
+from flaxnmt.runtime import keep_freed_memory
 
 CONTRASTIVE_SETS = 720
 """Closed sets, twenty for each phenomenon and distance: 2400 examples."""
@@ -103,6 +104,7 @@ def main(argv: list[str] | None = None) -> int:
                 f"{FEWEST_SETS}"
             )
         quiet()
+        keep_freed_memory()
         found = {str(path): contrastive_accuracy(open_run(path), arguments.sets) for path in arguments.runs}
         count = next(iter(found[str(arguments.runs[0])].values()))["examples"]
         print(f"\nContrastive accuracy, per cent of {count} examples; without the context 50 is chance.\n")

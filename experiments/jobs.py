@@ -17,6 +17,7 @@ from typing import TextIO, TypeVar
 from experiments import host
 from flaxnmt.commands import quiet
 from flaxnmt.errors import RunError
+from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.training.preemption import PREEMPTED
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ def apart(function: Callable[..., T], *arguments) -> T:
     Raises:
       RunError: where that process is killed; what the function raises otherwise.
     """
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=quiet) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_prepare) as pool:
         try:
             return pool.submit(function, *arguments).result()
         except BrokenProcessPool:
@@ -84,6 +85,11 @@ def apart(function: Callable[..., T], *arguments) -> T:
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
+
+
+def _prepare() -> None:
+    quiet()
+    keep_freed_memory()
 
 
 def run_jobs(command: Sequence[str], jobs: int) -> int:
