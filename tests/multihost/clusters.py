@@ -72,6 +72,14 @@ def child(pid: int) -> int:
     return int(found)
 
 
+def ends_soon(pid: int, seconds: float = 10.0) -> bool:
+    """Whether a process that the system has killed is gone: it dies when it is its turn, which takes a moment."""
+    deadline = time.monotonic() + seconds
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not is_alive(pid)
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process is there, and no zombie."""
     try:
