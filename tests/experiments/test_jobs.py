@@ -22,7 +22,7 @@ from flaxnmt.ledger import Ledger
 # The sweep of its first argument's trials, in the directory that follows.
 SWEEP = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}, {tests!r}.rpartition("/")[0]
 from test_sweep import measure, trial
 from experiments import sweep
 trials = trial("first"), trial("second", after="first"), trial("third"), trial("fourth", after="second")
