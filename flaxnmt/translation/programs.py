@@ -91,7 +91,7 @@ def target_log_probs(model: Any, params: Params, batch: Batch) -> tuple[jax.Arra
 
     What gates decide against is not computed, as in a search.
     """
-    target, some = batch["target"], {name: batch[name] for name in ("wanted",) if name in batch}
+    target, some = batch["target"], {"wanted": batch["wanted"]} if "wanted" in batch else {}
     logits, use = model.apply(
         {"params": params},
         batch["source"],
