@@ -98,9 +98,12 @@ def run_jobs(command: Sequence[str], jobs: int) -> int:
     Where one fails the others are stopped, to be continued later. A signal that asks to stop is passed on.
     """
     running: list[subprocess.Popen] = []
+    asked: set[subprocess.Popen] = set()
 
     def stop(*_) -> None:
-        for process in running:
+        # Once each: a process of Python that is about to end, and no longer handles signals, would die of a second one.
+        for process in set(running) - asked:
+            asked.add(process)
             process.terminate()
 
     earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}

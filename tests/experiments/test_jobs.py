@@ -150,11 +150,18 @@ def test_where_one_fails_the_others_are_stopped(tmp_path):
     assert time.monotonic() - began < 30
 
 
-def test_a_signal_reaches_all_jobs(tmp_path):
+def test_a_signal_reaches_all_jobs_and_each_once(tmp_path):
+    # The first one to end does so while the other cannot bear another signal.
     waits = """
         import os, pathlib, signal, sys, time
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))
-        (pathlib.Path({folder!r}) / str(os.getpid())).touch()
+        folder = pathlib.Path({folder!r})
+        first = not any(folder.iterdir())
+        def leave(*_):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            time.sleep(0 if first else 1)
+            sys.exit(42)
+        signal.signal(signal.SIGTERM, leave)
+        (folder / str(os.getpid())).touch()
         time.sleep(60)
         """
 
