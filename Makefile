@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PEERS ?= .venv-peers
+PARITY ?= .venv-parity
 # JoeyNMT and its PyTorch have wheels for this Python only.
 PEERS_PYTHON ?= python3.11
 PY := $(VENV)/bin/python
@@ -15,7 +16,7 @@ TEST_ENV := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax \
 # few and long tests would come last.
 PYTEST := $(TEST_ENV) $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv install demo test test-all lint golden bench bench-training bench-decoding bench-data \
+.PHONY: help venv install demo test test-parity test-all lint golden bench bench-training bench-decoding bench-data \
 	bench-documents bench-budgets bench-encoders bench-masked bench-peers-env tpu-install tpu-plan tpu-test \
 	wheel clean
 
@@ -49,6 +50,13 @@ demo: install  ## train a model of sentences and one of documents on the generat
 # The fast tests compile much and compute little: what LLVM makes faster is left to test-all.
 test: install  ## the fast tests
 	XLA_FLAGS="$(XLA_FLAGS) --xla_backend_optimization_level=0" $(PYTEST) $(PYTEST_ARGS)
+
+test-parity:  ## the tests beside PyTorch and Hugging Face, in an environment of their own
+	$(MAKE) install VENV=$(PARITY)
+	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check \
+		$$(grep -E '^(torch|transformers)==' experiments/benchmarks/peers/requirements.txt)
+	$(PARITY)/bin/python -c 'import torch, transformers'
+	$(TEST_ENV) $(PARITY)/bin/python -m pytest -q -m "not tpu" tests/parity tests/evaluation/test_classification.py $(PYTEST_ARGS)
 
 test-all: install  ## all tests, the slow ones too
 	$(PYTEST) -m "not tpu" $(PYTEST_ARGS)
@@ -106,5 +114,5 @@ wheel: install  ## build dist/flaxnmt-*.whl
 	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:  ## remove what the targets made, but no run directories
-	rm -rf $(VENV) $(PEERS) .cache .pytest_cache .ruff_cache build dist *.egg-info
+	rm -rf $(VENV) $(PEERS) $(PARITY) .cache .pytest_cache .ruff_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

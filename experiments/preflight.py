@@ -95,16 +95,20 @@ def preflight(config: Config, directory: Path | epath.Path, expected: Expected, 
     first = jax.process_index() == 0
     own = {"host": socket.gethostname(), **standing(config), "problem": None}
     probe = directory / PROBE
-    if first:
-        own["problem"] = refused(directory, lambda: write_probe(probe)) or unreachable(config.data.train)
-    own["problem"] = own["problem"] or unreachable(config.data.dev) or unreachable(config.data.test)
+    reaches = f"that {directory} and the corpora are reached"
+    # The others wait for an answer as long: what hangs here must be named before they give up.
+    with time_limit(seconds / 2, f"reaching {directory} and the corpora", f"see {reaches}"):
+        if first:
+            own["problem"] = refused(directory, lambda: write_probe(probe)) or unreachable(config.data.train)
+        own["problem"] = own["problem"] or unreachable(config.data.dev) or unreachable(config.data.test)
     with time_limit(seconds, "comparing versions"):
         told = exchange(own)
     hosts = [facts.pop("host") for facts in told]
     wrong = first_problem(told, hosts) or differing(told, hosts)
     if wrong is None:
         mine = directory / f"{PROBE}-{jax.process_index()}"
-        own = {"problem": refused(directory, lambda: reach(probe, mine))}
+        with time_limit(seconds / 2, f"reaching {directory}", f"see {reaches}"):
+            own = {"problem": refused(directory, lambda: reach(probe, mine))}
         with time_limit(seconds, "looking for the run directory"):
             wrong = first_problem(exchange(own), hosts)
     if first:
@@ -114,14 +118,16 @@ def preflight(config: Config, directory: Path | epath.Path, expected: Expected, 
         raise ConfigError(wrong)
 
 
+ALIVE = "see whether every process of the run is alive and reaches the others by the network"
+
+
 @contextlib.contextmanager
-def time_limit(seconds: float, what: str) -> Iterator[None]:
+def time_limit(seconds: float, what: str, advice: str = ALIVE) -> Iterator[None]:
     """Ends this process with a line if what is inside hangs, since nothing can interrupt a collective."""
 
     def end() -> None:
         print(
-            f"error: {what} did not end within {seconds:g} s: see whether every process of the run is alive and reaches "
-            f"the others by the network, then {ON}",
+            f"error: {what} did not end within {seconds:g} s: {advice}, then {ON}",
             file=sys.stderr,
             flush=True,
         )

@@ -84,10 +84,10 @@ def said_of(row: Row, slice_: Slice, config: Config, efficiency: float, dollars:
 
 
 def price(row: Row, config: Config, dollars: float) -> str:
-    """What the whole run costs."""
-    updates = config.training.max_steps
-    if updates is None or row["program"] != "training step":
-        return "price: of a training, and only where --training.max-steps says how long it is"
+    """What the whole run costs, or 1000 updates of one that does not say how many it takes."""
+    if row["program"] != "training step":
+        return "price: of a training, which this is not"
+    updates = config.training.max_steps or 1000
     hours = row["seconds"] * updates / 3600
     cost = hours * row["chips"] * dollars
     return (

@@ -11,6 +11,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxnmt.config import Config
+from flaxnmt.each_device import rows_fill
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.families import batch_shapes, example_inputs, module
 from flaxnmt.sharding import (
@@ -159,7 +160,11 @@ def beam_step(config: Config, mesh: Mesh, shape: Shape) -> Work:
             "params"
         ]
     )
-    params = jax.tree.map(_placed, unbox(boxed), tree_shardings(boxed, mesh))
+    shardings = tree_shardings(boxed, mesh)
+    if rows_fill(mesh):
+        # A search gathers them once before, however they lie (`each_alone`).
+        shardings = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), shardings)
+    params = jax.tree.map(_placed, unbox(boxed), shardings)
     rows = math.prod(source[:-1])
 
     def start(params, source):

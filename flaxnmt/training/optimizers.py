@@ -11,8 +11,8 @@ from flaxnmt.config import OptimizerConfig
 from flaxnmt.errors import ConfigError
 from flaxnmt.typing import PyTree
 
-UNDECAYED = ("b", "bias", "scale", "table", "embedding")
-"""Parameters outside of weight decay, by their own name or its part before the first underscore."""
+UNDECAYED = ("bias", "scale", "table", "embedding")
+"""Parameters outside of weight decay, by the last word of their name; those that begin with `b_` are, too."""
 
 
 def decay_mask(params: PyTree) -> PyTree:
@@ -25,7 +25,8 @@ def decay_mask(params: PyTree) -> PyTree:
 
     def decays(path, leaf):
         names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
-        return leaf.ndim >= 2 and names[-1].split("_")[0] not in UNDECAYED
+        words = names[-1].split("_")
+        return leaf.ndim >= 2 and words[0] != "b" and words[-1] not in UNDECAYED
 
     return jax.tree_util.tree_map_with_path(decays, params)
 

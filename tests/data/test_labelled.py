@@ -38,6 +38,14 @@ def test_tables_of_single_texts(tmp_path, name):
     assert list(read_texts(hidden, SST2)) == [TextExample("x", None, None, 2)]
 
 
+def test_the_files_of_cola_name_no_columns(tmp_path):
+    path = file(tmp_path, "train.tsv", 'gj04\t1\t\tOur "friends" buy.\nbc01\t0\t*\tHim laughs.\n')
+    assert list(read_texts(path, LABELS["cola"])) == [
+        TextExample('Our "friends" buy.', None, 1, 1),
+        TextExample("Him laughs.", None, 0, 2),
+    ]
+
+
 def test_pairs_in_the_columns_of_glue_and_in_json_lines(tmp_path):
     path = file(tmp_path, "m.tsv", f"{GLUE}0\tfiction\tA b.\tC.\tneutral\tentailment\n1\tx\tD\tE\t-\t-\n")
     assert list(read_texts(path, MNLI)) == [TextExample("A b.", "C.", 0, 2)]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -73,6 +74,23 @@ def test_data_that_is_not_there(tmp_path):
     for corpus in (None, (there, f"{there}[:3]"), ("discourse:train:3",), ("tfds:wmt14_translate/fr-en",)):
         assert unreachable(corpus) is None
     assert unreachable((there, there + "s")).startswith(f"{there}s does not exist; the nearest name there is")
+
+
+@pytest.mark.slow
+def test_a_run_directory_that_hangs_is_named(tmp_path):
+    script = """
+        import time
+        from pathlib import Path
+        from experiments import configs, preflight
+        preflight.write_probe = lambda probe: time.sleep(60)
+        preflight.preflight(configs.load("text_tiny"), Path({run!r}), preflight.Expected("--processes", 1, None), 4)
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script).format(run=str(tmp_path))],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+    assert done.returncode == 43
+    assert f"reaching {tmp_path} and the corpora did not end within 2 s: see that " in done.stderr
 
 
 @pytest.mark.slow

@@ -163,6 +163,15 @@ def test_rows_of_a_search_are_rounded_up_to_the_devices_that_share_them(uncompil
     assert uncompiled("text_tiny --decode --source-length 8 --decoding.batch-size 12")["source"] == (16, 8)
 
 
+def test_a_search_has_its_parameters_whole_where_rows_alone_are_divided():
+    config, shape = parse("text_tiny --slice v5e-8".split()).config, ((16, 8), (16, 12))
+    held = [
+        bytes_of(beam_step(config, make_mesh(*sizes), shape).params)
+        for sizes in ((8, 1, 1), (2, 4, 1), (2, 1, 4))
+    ]
+    assert held[0] == held[1] > 2 * held[2]
+
+
 def test_an_encoder_alone_decodes_nothing():
     arguments = parse("masked_small --slice v5e-4 --decode".split())
     with pytest.raises(ConfigError, match="--decode: a model that is an encoder alone"):

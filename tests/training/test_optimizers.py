@@ -1,3 +1,4 @@
+import dataclasses
 import re
 
 import jax
@@ -6,8 +7,12 @@ import numpy as np
 import optax
 import pytest
 
+from experiments import configs
 from flaxnmt.config import OptimizerConfig
 from flaxnmt.errors import ConfigError
+from flaxnmt.models.config import EncoderConfig, ExpansionConfig, encoder_set
+from flaxnmt.models.families import example_inputs, module
+from flaxnmt.sharding import unbox
 from flaxnmt.training.optimizers import decay_mask, make_optimizer
 from flaxnmt.training.schedules import make_schedule
 
@@ -69,6 +74,31 @@ def test_only_matrices_decay():
         "norm": {"scale": False, "bias": False},
         "stacked": {"b_in": False, "w_in": True},
     }
+
+
+MATRICES = {
+    *("query", "key", "value", "out", "w_in", "w_out", "w_recurrent", "kernel", "distance"),
+    *("w_key", "w_first", "w_second", "w_selector", "vectors", "query_enrichment", "bias_enrichment"),
+}
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("bert_base", {}),
+        ("bert_base", {"scan": True}),
+        ("masked_tiny", {"positions": "transformer_xl", "scan": True}),
+        ("encoders_tiny", {"encoder": EncoderConfig(branches=encoder_set(5), expansion=ExpansionConfig(enrichment="shared_vectors"))}),
+    ],
+)
+def test_nothing_but_matrices_decays_in_models(name, changes):
+    config = dataclasses.replace(configs.load(name).model, **changes)
+    model = module(config, 50, 50)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), *example_inputs(config, 8)))["params"]
+    found = {True: set(), False: set()}
+    for path, decays in jax.tree_util.tree_leaves_with_path(decay_mask(unbox(shapes))):
+        found[decays].add(path[-1].key)
+    assert found[True] <= MATRICES and not found[False] & MATRICES
 
 
 def test_clipping_bounds_the_norm_that_adam_sees():

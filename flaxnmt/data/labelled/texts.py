@@ -4,14 +4,14 @@ A corpus is a TSV file whose first line names its columns, a file of JSON lines,
 prepared set of TensorFlow Datasets, such as `tfds:glue/mnli:validation_matched`. The text is in the column, or field,
 `sentence`, `text`, `sentence1` or `premise`, the second one in `sentence2` or `hypothesis`, the label in `gold_label`
 or `label`: the name of a class or, where no name is a number, its place among them. Nothing is quoted in a TSV file, as
-in those of GLUE.
+in those of GLUE, of which CoLA's alone, with source, label, mark and sentence, name no columns.
 """
 
 import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 FIRST = ("sentence", "text", "sentence1", "premise")
 SECOND = ("sentence2", "hypothesis")
 LABEL = ("gold_label", "label")
+COLA = ("source", "label", "mark", "sentence")
 UNDECIDED = "-"
 """The gold label of a pair on which its annotators did not agree; such a pair is left out."""
 
@@ -131,7 +132,10 @@ def _rows(
 
 def _of_table(path: Path, problem: Callable[[int, str, str], None]) -> Iterator[Row]:
     lines = enumerate(read_lines(path), 1)
-    names = next(lines, (1, ""))[1].split("\t")
+    first = next(lines, (1, ""))
+    names = first[1].split("\t")
+    if len(names) == len(COLA) and names[1] in ("0", "1"):
+        names, lines = COLA, chain([first], lines)
     if not set(names) & set(FIRST):
         problem(1, "columns", f"no column {', '.join(FIRST)}: the first line names the columns")
         return
