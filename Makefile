@@ -53,9 +53,8 @@ test: install  ## the fast tests
 
 test-parity:  ## the tests beside PyTorch and Hugging Face, in an environment of their own
 	$(MAKE) install VENV=$(PARITY)
-	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$$(grep -E '^(torch|transformers)==' experiments/benchmarks/peers/requirements.txt)
-	$(PARITY)/bin/python -c 'import torch, transformers'
+	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/parity/requirements.txt
+	$(PARITY)/bin/python -c 'import torch, torchmetrics, transformers'
 	$(TEST_ENV) $(PARITY)/bin/python -m pytest -q -m "not tpu" tests/parity tests/evaluation/test_classification.py $(PYTEST_ARGS)
 
 test-all: install  ## all tests, the slow ones too

@@ -88,7 +88,14 @@ MATRICES = {
         ("bert_base", {}),
         ("bert_base", {"scan": True}),
         ("masked_tiny", {"positions": "transformer_xl", "scan": True}),
-        ("encoders_tiny", {"encoder": EncoderConfig(branches=encoder_set(5), expansion=ExpansionConfig(enrichment="shared_vectors"))}),
+        (
+            "encoders_tiny",
+            {
+                "encoder": EncoderConfig(
+                    branches=encoder_set(5), expansion=ExpansionConfig(enrichment="shared_vectors")
+                )
+            },
+        ),
     ],
 )
 def test_nothing_but_matrices_decays_in_models(name, changes):
