@@ -9,7 +9,6 @@ from tyro.conf import DisallowNone
 
 from experiments import configs, train
 from experiments.preflight import Expected
-from experiments.train import JOIN_SECONDS
 from flaxnmt.commands import parsed
 from flaxnmt.config import Config
 from flaxnmt.errors import ConfigError
@@ -48,8 +47,8 @@ class Arguments:
     """How many the cluster's service should find; a host that sees itself alone would train for itself."""
     expect_devices: DisallowNone[int | None] = None
     """The same of all devices."""
-    join_seconds: float = JOIN_SECONDS
-    """Time in which all processes have to come, and each check of them has to end."""
+    join_seconds: DisallowNone[float | None] = None
+    """Time in which all processes have to come, and each check of them has to end; 30, or 300 with --processes 0."""
     compilation_cache: DisallowNone[str | None] = None
     """Directory, or gs:// address, that keeps compiled programs for the next start."""
     profile: DisallowNone[str | None] = None
@@ -74,6 +73,10 @@ class Arguments:
         if self.expect_processes is not None:
             return Expected("--expect-processes", self.expect_processes, self.expect_devices)
         return Expected("--processes", self.processes or 0, self.expect_devices)
+
+    def joining(self) -> float:
+        """Seconds in which all processes have to come, and each check of them has to end."""
+        return train.joining(self.join_seconds, self.processes)
 
     def window(self) -> tuple[int, int] | None:
         """First and last update of the profile.

@@ -57,7 +57,7 @@ def train(arguments: Arguments, argv: list[str]) -> int:
         jax.config.update("jax_compilation_cache_dir", arguments.compilation_cache)
     with Phases() as phases:
         if arguments.processes is not None:
-            join(arguments.coordinator, arguments.processes, arguments.process, arguments.join_seconds)
+            join(arguments.coordinator, arguments.processes, arguments.process, arguments.joining())
         with leaving_at_once(), contextlib.ExitStack() as until_end:
             return prepare_and_train(arguments, argv, phases, until_end)
 
@@ -72,7 +72,7 @@ def prepare_and_train(
     expected = arguments.expected()
     if arguments.processes is not None or expected.processes or expected.devices is not None:
         # A process that finds itself alone, too: others may be alone beside it, in the same run directory.
-        preflight(config, shared.address, expected, arguments.join_seconds)
+        preflight(config, shared.address, expected, arguments.joining())
     check(config, directory)
     if uses_splash(config.model) and jax.default_backend() != "tpu":
         raise ConfigError("--model.document.kernel splash needs a TPU: give --model.document.kernel xla here")

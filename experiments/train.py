@@ -13,7 +13,8 @@ import sys
 from experiments.rendezvous import MistakeError, Place
 from experiments.supervise import MISTAKE, supervise
 
-JOIN_SECONDS = 300.0
+JOIN_SECONDS, CLUSTER_SECONDS = 30.0, 300.0
+"""Of processes that are started together; and where a cluster's service knows them, whose machines come one by one."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,7 +50,7 @@ def cluster(argv: list[str]) -> tuple[bool, Place | None, float]:
         raise MistakeError("--coordinator and --process belong to several processes: give --processes too")
     try:
         processes, process = int(known.processes), int(known.process or -1)
-        seconds = float(known.join_seconds or JOIN_SECONDS)
+        seconds = joining(known.join_seconds and float(known.join_seconds), processes)
         if processes == 0:
             return True, None, seconds
         host, _, port = (known.coordinator or "").rpartition(":")
@@ -66,6 +67,11 @@ def cluster(argv: list[str]) -> tuple[bool, Place | None, float]:
         last = int(count) - 1 if count.isdecimal() else "N - 1"
         raise MistakeError(f"{count} processes need --coordinator HOST:PORT and --process from 0 to {last}")
     return True, place, seconds
+
+
+def joining(given: float | None, processes: int | None) -> float:
+    """Seconds in which the processes of a run have to come, and each check of them has to end."""
+    return given or (CLUSTER_SECONDS if processes == 0 else JOIN_SECONDS)
 
 
 if __name__ == "__main__":

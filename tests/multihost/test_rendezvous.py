@@ -179,7 +179,8 @@ def test_what_the_command_line_says_of_processes():
         "text_tiny --processes=2 --coordinator h:80 --process 1 --seed 3".split()
     )
     assert several and (place.host, place.port, place.processes, place.process) == ("h", 80, 2, 1)
-    assert seconds == 300 and cluster(["--processes", "0", "--join-seconds", "9"]) == (True, None, 9)
+    assert seconds == 30 and cluster(["--processes", "0"]) == (True, None, 300)
+    assert cluster(["--processes", "0", "--join-seconds", "9"]) == (True, None, 9)
     wrong = ("--processes x", "--processes 2 --process 1", "--processes 2 --coordinator h:1")
     for options in (*wrong, "--processes 2 --process 1 --coordinator h:70000"):
         with pytest.raises(MistakeError, match="processes need --coordinator HOST:PORT"):
