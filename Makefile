@@ -76,7 +76,7 @@ bench-decoding: install bench-peers-env  ## beam search speed
 	$(PY) -m experiments.benchmarks.decoding
 
 bench-data: install  ## reading, tokenising and batching speed
-	$(PY) -m experiments.benchmarks.data_throughput discourse --vocab-size 4000
+	$(PY) -m experiments.benchmarks.data_throughput discourse --vocab-size 4000 --results runs
 
 bench-documents: install  ## attention over documents, and selection by a tree
 	$(PY) -m experiments.benchmarks.document_attention

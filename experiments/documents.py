@@ -37,8 +37,8 @@ def contrastive_accuracy(run: Run, sets: int = CONTRASTIVE_SETS) -> dict:
     """Accuracy on the closed sets of the embedded corpus under every control.
 
     Returns:
-      {control: {"all", phenomenon names, "by_distance": {distance: accuracy}, "examples"}}, per cent; the results of
-      `evaluation.contrastive.accuracy` in few words.
+      {control: {"all", phenomenon names, "by_distance": {distance: accuracy}, "by_phenomenon_and_distance",
+      "examples"}}, per cent; the results of `evaluation.contrastive.accuracy` in few words.
     """
     examples = [from_discourse(example) for example in contrastive("test", sets)]
     found = compare_contrastive_controls(run.log_probs, examples)
@@ -49,9 +49,16 @@ def _brief(table: dict) -> dict:
     return {
         "all": table["overall"]["accuracy"],
         **{name: cell["accuracy"] for name, cell in table["by_phenomenon"].items()},
-        "by_distance": {name: cell["accuracy"] for name, cell in table["by_distance"].items()},
+        "by_distance": _accuracies(table["by_distance"]),
+        "by_phenomenon_and_distance": {
+            name: _accuracies(cells) for name, cells in table["by_phenomenon_and_distance"].items()
+        },
         "examples": table["overall"]["total"],
     }
+
+
+def _accuracies(cells: dict) -> dict:
+    return {name: cell["accuracy"] for name, cell in cells.items()}
 
 
 def measure(directory: Path, sets: int = CONTRASTIVE_SETS) -> dict:
@@ -77,7 +84,7 @@ class Arguments:
 def table(runs: dict[str, dict]) -> str:
     """Markdown of `contrastive_accuracy` of each run: phenomena, distances in sentences, all."""
     first = next(iter(next(iter(runs.values())).values()))
-    phenomena = [name for name in first if name not in ("all", "by_distance", "examples")]
+    phenomena = [name for name in first if name in PHENOMENA]
     lines = [["run", "context", *phenomena, *(f"distance {name}" for name, _ in FAR), "all"]]
     for run, kinds in runs.items():
         for kind, cells in kinds.items():

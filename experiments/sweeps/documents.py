@@ -1,9 +1,9 @@
 """Which context models resolve what a sentence alone does not say: the embedded corpus, three seeds.
 
 Every model of documents starts from the sentence model of its seed and is trained for as many updates, with batches of
-one size; the one with a tree starts from the one without, whose parameters it has: to learn at once
-what is relevant and how a tree leads there takes it many times longer. Measured: contrastive accuracy by phenomenon
-and distance, s-BLEU and d-BLEU, each with true, no, another document's and shuffled context.
+one size; but the one with a tree starts from the one without, whose parameters it has, and has so twice as many updates:
+to learn at once what is relevant and how a tree leads there takes it many times longer. Measured: contrastive accuracy by
+phenomenon and distance, s-BLEU and d-BLEU, each with true, no, another document's and shuffled context.
 """
 
 from pathlib import Path
