@@ -86,9 +86,10 @@ def run_ours(size: Size, batches: list[dict]) -> Callable[[int], dict]:
 
 def measure(name: str, options: Options) -> dict:
     """One size: rounds of all systems, matmul peaks before and after, compilations after warm-up."""
-    size, cycles, peers = SIZES[name], options.cycles, options.peers
+    size, cycles, peers, warmup = SIZES[name], options.cycles, options.peers, len(options.shapes)
     if name == "base":
-        cycles, peers = 1, options.base_peers
+        # Fifteen seconds a step of the peer, which compiles nothing: one is warm-up enough.
+        cycles, peers, warmup = 1, options.base_peers, 1
     batches = make_batches(size, options.shapes, options.fill)
     peaks = [measure_matmul_peak()]
     ours_round = run_ours(size, batches)
@@ -101,7 +102,7 @@ def measure(name: str, options: Options) -> dict:
                 "--peer": peer,
                 "--size": name,
                 "--data": data,
-                "--warmup": len(batches),
+                "--warmup": warmup,
                 "--steps": cycles * len(batches),
                 "--threads": options.cores,
             }

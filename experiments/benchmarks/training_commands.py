@@ -41,9 +41,9 @@ class Commands:
     """Runs of each command, in turns; none with 0."""
     pairs: int = 20000
     """Sentence pairs of the text."""
-    updates: int = 48
+    updates: int = 32
     """Of flaxnmt, which compiles within the first ones."""
-    peer_updates: int = 16
+    peer_updates: int = 12
     every: int = 4
     """Updates in an interval."""
 

@@ -1,9 +1,10 @@
 """Does context help on real documents: Bible and TED English-German, two seeds.
 
 For each corpus and seed one sentence model is trained, and every model starts from it and is trained for as many
-further updates on the same batches of documents: attention within the sentence, which is the baseline of the same size
-and steps, context attention, conditional and hierarchical attention. Measured on the test set: s-BLEU and d-BLEU
-with true, no, another document's and shuffled context, and a paired bootstrap over documents against the baseline.
+further updates on the same batches of documents: attention within the sentence, which is the baseline, the same with
+one more layer on either side, which has as many parameters as the largest of the others (99% of them), context
+attention, conditional and hierarchical attention. Measured on the test set: s-BLEU and d-BLEU with true, no, another
+document's and shuffled context, and a paired bootstrap over documents against the baseline.
 
 The corpora lie in bible_en_de and ted_en_de of the directory that --data or FLAXNMT_DATA names, as train, dev and
 test.jsonl.gz.
@@ -36,6 +37,7 @@ DOCUMENTS = (
 BASELINE = "sentence"
 KINDS = {
     BASELINE: ("sentence",),
+    "deeper": ("sentence", "--model.encoder.layers", "4", "--model.decoder.layers", "3"),
     "context": ("sentence", "sentence", "context", "--model.document.decoder-context"),
     "conditional": ("sentence", "sentence", "conditional"),
     "hierarchical": ("sentence", "sentence", "hierarchical"),
@@ -81,6 +83,7 @@ def measure(run: Path, trial: Trial) -> dict:
 
 BY = ("corpus", "attention")
 AGAINST = {
+    "parameters": "parameters",
     "s-BLEU": "scores.true.s_bleu",
     "d-BLEU": "scores.true.d_bleu",
     "s-BLEU over the baseline": "against.s_bleu",
