@@ -132,16 +132,15 @@ class Transformer:
     def _finish(self, part, x):
         return layer_norm(x, **self.params[part]["norm"]) if self.norm == "pre" else x
 
-    def _feed_forward(self, layer, x):
-        params = layer["feed_forward"]
-        return block(params, x, lambda h: feed_forward(params["sublayer"], h), self.norm)
+    def _block(self, params, x, function):
+        """A sub-layer, which is handed its parameters, with its norm and skip connection."""
+        return block(params, x, lambda h: function(params["sublayer"], h), self.norm)
 
     def encode(self, source):
         x = self._embed("source", self.source_table, source)
         for layer in self._layers("encoder"):
-            params = layer["attention"]
-            x = block(params, x, lambda h, p=params: multi_head(p["sublayer"], h, h, None), self.norm)
-            x = self._feed_forward(layer, x)
+            x = self._block(layer["attention"], x, lambda p, h: multi_head(p, h, h, None))
+            x = self._block(layer["feed_forward"], x, feed_forward)
         return self._finish("encoder", x)
 
     def logits(self, source, target):
@@ -150,8 +149,7 @@ class Transformer:
         x = self._embed("target", self.target_table, np.concatenate([[2], target[:-1]]))
         causal = np.tril(np.ones((len(target), len(target)), bool))
         for layer in self._layers("decoder"):
-            own, cross = layer["attention"], layer["cross_attention"]
-            x = block(own, x, lambda h, p=own: multi_head(p["sublayer"], h, h, causal), self.norm)
-            x = block(cross, x, lambda h, p=cross: multi_head(p["sublayer"], h, memory, None), self.norm)
-            x = self._feed_forward(layer, x)
+            x = self._block(layer["attention"], x, lambda p, h: multi_head(p, h, h, causal))
+            x = self._block(layer["cross_attention"], x, lambda p, h: multi_head(p, h, memory, None))
+            x = self._block(layer["feed_forward"], x, feed_forward)
         return self._finish("decoder", x) @ self.output_table.T

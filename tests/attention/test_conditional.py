@@ -133,6 +133,30 @@ def test_selector_learns_nothing_from_one_choice_but_from_two():
     assert selector_gradient(t=1, always_keep_own=True) > 1e-2 * two
 
 
+@pytest.mark.parametrize("dispatched", [True, False])
+def test_a_sentence_that_a_word_did_not_select_says_nothing_to_it(dispatched):
+    """The choice is of the layer itself, from encodings of its own sentences, before and after the change."""
+    module, params = make_module(dispatched=dispatched), float32(make_params())
+    x, changed = jnp.asarray(make_x(), jnp.float32), 1
+    # Another order of its words as well: their mean, by which it is chosen, moves little.
+    other = x.at[:, changed].set(x[:, changed, ::-1] * 1.1)
+
+    @jax.jit
+    def run(memory):
+        context = Context(key_mask=jnp.asarray(MASK), capture=True)
+        shared = module.apply({"params": params}, memory, context, method="keys")
+        return module.apply({"params": params}, x, shared, context, method="rows")
+
+    (before, one), (after, two) = run(x), run(other)
+    chosen = (one.index == changed) | (two.index == changed)
+    not_selected = np.asarray(~chosen.any((1, 3))).reshape(MASK.shape)
+    assert 0.1 < not_selected[0].mean() < 0.9
+    before, after = np.asarray(before), np.asarray(after)
+    np.testing.assert_allclose(after[not_selected], before[not_selected], rtol=1e-6, atol=1e-6)
+    selected = ~not_selected[0]
+    assert np.median(np.abs(after - before)[0][selected].max(-1)) > 1e-3
+
+
 def test_rows_of_any_shape_are_the_rows_of_a_document():
     module, params, x = make_module(always_keep_own=True), float32(make_params()), float32(make_x())
     context = Context(key_mask=jnp.asarray(MASK))

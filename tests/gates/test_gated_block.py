@@ -65,18 +65,6 @@ def run(module, params, x, context, memory=None):
     return module.apply({"params": params}, x, method=both)
 
 
-def set_gates(params, bias):
-    """With every gate at this logit, whatever the row."""
-
-    def change(path, leaf):
-        names = [key.key for key in path]
-        if names[-2].endswith("control") and names[-1] in ("w_out", "b_out"):
-            return np.full(leaf.shape, bias if names[-1] == "b_out" else 0.0)
-        return leaf
-
-    return jax.tree_util.tree_map_with_path(change, params)
-
-
 def slow_attention_block(params, x, hard):
     return slow.attention_block(params, x, MASK, hard)
 
@@ -153,19 +141,19 @@ def test_open_gates_are_the_block_with_another_norm_and_closed_ones_the_identity
         return x + slow.norm(attention_params["output_norms_0"], y)
 
     # A logit of exactly 0 is open.
-    opened, use = step(float32(set_gates(params, 0.0)))
+    opened, use = step(float32(slow.set_gates(params, 0.0)))
     real = MASK[..., None]
     np.testing.assert_allclose(opened * real, with_norm(params, X) * real, rtol=1e-5, atol=2e-5)
     controls = 2 * MASK.sum(1) * control_flops(D, HIDDEN, 1)
     np.testing.assert_allclose(use.used, use.full + controls, rtol=1e-6)
-    closed, use = step(float32(set_gates(params, -1e-3)))
+    closed, use = step(float32(slow.set_gates(params, -1e-3)))
     np.testing.assert_array_equal(closed, float32(X))
     np.testing.assert_allclose(use.used, controls, rtol=1e-6)
 
 
 def test_work_is_counted_over_real_rows_alone():
     module = attention_block()
-    params = float32(set_gates(random_params(module), 1.0))
+    params = float32(slow.set_gates(random_params(module), 1.0))
     use = run(module, params, float32(X), HARD)[1]
     lengths = MASK.sum(1)
     # Keys and values; queries, scores, weighted values and output (multiply-adds as 2).
@@ -238,7 +226,7 @@ def test_what_rows_share_is_computed_where_one_of_them_is_on():
 
     def computed(bias, *options):
         Watched.computed.clear()
-        y, use = step(float32(set_gates(params, bias)), *options)
+        y, use = step(float32(slow.set_gates(params, bias)), *options)
         jax.effects_barrier()
         controls = MASK.sum(1) * control_flops(D, HIDDEN, 1)
         np.testing.assert_allclose(use.used - controls, (bias >= 0) * 1000 * MASK.sum(1), rtol=1e-6)
@@ -268,7 +256,7 @@ def test_closed_sublayers_that_share_something_are_the_identity(kind):
         return y * seen[..., None], use.used
 
     step = jax.jit(apply, static_argnums=1)
-    np.testing.assert_array_equal(step(float32(set_gates(params, -1.0)), True)[0], x * seen[..., None])
+    np.testing.assert_array_equal(step(float32(slow.set_gates(params, -1.0)), True)[0], x * seen[..., None])
     for one, other in zip(*(step(float32(params), skip) for skip in (True, False)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
@@ -299,7 +287,7 @@ def test_the_budget_loss_reaches_what_rows_share_however_many_are_open():
 
 def test_noise_is_drawn_in_training_only_and_scaled():
     module = feed_forward_block(1)
-    params = float32(set_gates(random_params(module), 0.0))
+    params = float32(slow.set_gates(random_params(module), 0.0))
 
     def gates(context):
         rngs = {"dropout": jax.random.key(3)}

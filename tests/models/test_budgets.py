@@ -3,6 +3,7 @@
 import dataclasses
 from functools import partial
 
+import gates_reference
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,6 +73,20 @@ def test_what_is_not_computed_is_what_is_multiplied_by_zero(made):
         np.testing.assert_allclose(one.used, other.used, rtol=1e-6)
         gates = np.concatenate([np.ravel(gate) for gate in jax.tree.leaves(one.gates)])
         assert 0.1 < gates.mean() < 0.9 and set(gates) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("logit", [0.0, -1e-3])
+def test_with_all_gates_open_it_is_the_transformer_with_another_norm_and_with_all_closed_no_layer_acts(logit):
+    model = small_model(budget=BudgetConfig(LEVELS, LEVELS, blocks=1), decoder=SMALL.decoder)
+    params = gates_reference.set_gates(random_params(model), logit)
+    for skip in (False, True):
+        found, *sides = logits(model, {"params": float32(params)}, SOURCE, TARGET, skip=skip)
+        for ours, source, target, budget in zip(found, SOURCE, TARGET, BUDGET):
+            slow = gates_reference.EqualGates(params, logit >= 0, int(budget))
+            source, target = (np.asarray(ids)[np.asarray(ids) != 0] for ids in (source, target))
+            np.testing.assert_allclose(ours[: len(target)], slow.logits(source, target), atol=5e-5)
+        gates = np.concatenate([np.ravel(gate) for side in sides for gate in jax.tree.leaves(side.gates)])
+        assert (gates.max(), gates.mean() > 0) == ((1, True) if logit >= 0 else (0, False))
 
 
 def test_steps_over_a_cache_decide_as_the_full_pass_does(made):

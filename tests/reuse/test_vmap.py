@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from flaxnmt.attention.conditional import conditional_attention_dense
+from flaxnmt.attention.dispatch import conditional_attention
 from flaxnmt.attention.dot_product import attend, attention_scores, dot_product_attention
 from flaxnmt.attention.multihead import MultiHeadAttention
+from flaxnmt.attention.selection import select_sentences
+from flaxnmt.attention.source2token import multi_dimensional, source2token
+from flaxnmt.attention.tree import construct_tree, traverse
 from flaxnmt.decoding.sampling import keep_top_k, keep_top_p
 from flaxnmt.decoding.scoring import token_log_probs
 from flaxnmt.layers.context import Context
@@ -46,6 +51,72 @@ def test_one_example_at_a_time_equals_the_batch(name):
     assert_allclose(
         jax.jit(jax.vmap(function))(*arguments), jax.jit(function)(*arguments), rtol=1e-5, atol=1e-6
     )
+
+
+N, M, T = 5, 3, 2
+WORDS, SENTENCES, OF_SENTENCES = normal(B, H, N * M, K), normal(B, N, M, K), 2 * normal(B, H, N, K)
+SEEN = jnp.arange(M) < jnp.array([[3, 1, 2, 3, 1], [2, 3, 0, 0, 0], [1, 0, 0, 0, 0]])[..., None]
+
+
+def mean_of_pairs(pairs, mask):
+    return (pairs * mask[..., None]).sum(-2) / jnp.maximum(mask.sum(-1), 1)[..., None]
+
+
+def conditional(attention, words, of_sentences, sentences, seen):
+    selection = select_sentences(words, of_sentences, seen.any(-1), T)
+    key = jnp.stack([sentences, -sentences], axis=1)
+    return attention(words, key, 2 * key, seen, selection)
+
+
+def selected(words, of_sentences, seen):
+    found = select_sentences(words, of_sentences, seen.any(-1), T)
+    return found.index, found.relevance, found.valid
+
+
+def by_tree(words, sentences, seen):
+    nodes, masks = construct_tree(mean_of_pairs(sentences, seen), seen.any(-1), mean_of_pairs)
+    keys = tuple(jnp.stack([node, -node], axis=1) for node in nodes)
+    found = traverse(words, keys, masks, T)
+    return found.index, found.relevance, found.valid
+
+
+DOCUMENTS = {
+    "source2token": (partial(source2token, normal(K)), (SENTENCES, 2 * SENTENCES, SEEN)),
+    "multi_dimensional": (multi_dimensional, (SENTENCES, 2 * SENTENCES, SEEN)),
+    "select_sentences": (selected, (WORDS, OF_SENTENCES, SEEN)),
+    "conditional, dense": (
+        partial(conditional, conditional_attention_dense),
+        (WORDS, OF_SENTENCES, SENTENCES, SEEN),
+    ),
+    "conditional, dispatched": (
+        partial(conditional, conditional_attention),
+        (WORDS, OF_SENTENCES, SENTENCES, SEEN),
+    ),
+    "tree": (by_tree, (WORDS, SENTENCES, SEEN)),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_one_document_at_a_time_equals_the_batch(name):
+    function, arguments = DOCUMENTS[name]
+
+    def of_one(*arguments):
+        found = function(*(array[None] for array in arguments))
+        return jax.tree.map(lambda array: array[0], found)
+
+    def gradient(function):
+        def loss(*arguments):
+            floats = [x for x in jax.tree.leaves(function(*arguments)) if x.dtype == jnp.float32]
+            return sum(jnp.sin(x).sum() for x in floats)
+
+        return jax.grad(loss)
+
+    mapped = jax.jit(
+        lambda *arguments: (jax.vmap(of_one)(*arguments), jax.vmap(gradient(of_one))(*arguments))
+    )
+    batched = jax.jit(lambda *arguments: (function(*arguments), gradient(function)(*arguments)))
+    for one, other in zip(*(jax.tree.leaves(run(*arguments)) for run in (mapped, batched)), strict=True):
+        assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_of_examples_equal_those_of_the_batch():

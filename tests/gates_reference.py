@@ -1,7 +1,20 @@
 """Gated blocks in float64 NumPy, from the equations of Bapna et al. 2020."""
 
+import jax
 import numpy as np
 import reference
+
+
+def set_gates(params, bias):
+    """With every gate at this logit, whatever the row."""
+
+    def change(path, leaf):
+        names = [key.key for key in path]
+        if names[-2].endswith("control") and names[-1] in ("w_out", "b_out"):
+            return np.full(leaf.shape, bias if names[-1] == "b_out" else 0.0)
+        return leaf
+
+    return jax.tree_util.tree_map_with_path(change, params)
 
 
 def sigmoid(x):
@@ -66,3 +79,27 @@ def feed_forward_block(params, x, hard):
         part = reference.feed_forward(params[f"sublayers_{j}"], norm(params[f"input_norms_{j}"], x))
         y = y + gates[..., j : j + 1] * norm(params[f"output_norms_{j}"], part)
     return y
+
+
+class EqualGates(reference.Transformer):
+    """A Transformer of which every gate is open, so that it has a second norm in every block, or every one is closed.
+
+    Args:
+      params: as the gated model with one block of feed-forward names them; control networks are not looked at.
+      is_open: whether the gates are.
+      budget: place of the budget of the pair.
+    """
+
+    def __init__(self, params, is_open, budget):
+        super().__init__(params, "pre", "sinusoidal", "all")
+        table = params["budget_table"]["table"]
+        self.is_open, self.mark = is_open, table[budget] * np.sqrt(table.shape[1])
+
+    def _embed(self, side, table, ids):
+        return super()._embed(side, table, ids) + self.mark
+
+    def _block(self, params, x, function):
+        if not self.is_open:
+            return x
+        h = norm(params["input_norms_0"], x)
+        return x + norm(params["output_norms_0"], function(params["sublayers_0"], h))
