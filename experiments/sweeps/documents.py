@@ -11,6 +11,7 @@ from pathlib import Path
 from experiments.documents import measure as measure_run
 from experiments.tables import CONTRASTIVE, CONTROLS, TIME, Table
 from experiments.trial import Sweep, Trial
+from flaxnmt.data.concatenation import BREAK
 
 SEEDS = (1, 2, 3)
 
@@ -22,11 +23,12 @@ KINDS = {
     "whole document": ("--model.document.layers", "sentence", "document"),
 }
 
+BREAK_KNOWN = ("--data.tokenizer.symbols", BREAK)
 CONCATENATION = {
     "2-to-1": ("--data.previous", "1", "--data.batch-tokens", "4096"),
     "2-to-2": ("--data.previous", "1", "--data.previous-target", "--data.batch-tokens", "4096"),
 }
-"""Trained from nothing, since their vocabulary has a break; in batches of the size of the others'."""
+"""They start from a sentence model whose vocabulary has the break; in batches of the size of the others'."""
 
 CORPUS = ("--train", "discourse:train:24000")
 """So many documents that few are seen more than a few times: on 3000 the development loss rose again."""
@@ -38,7 +40,10 @@ START = {"hierarchical": "conditional"}
 
 
 def _trials(seed: int) -> list[Trial]:
-    trials = [Trial("sentence", "discourse_demo", CORPUS, seed)]
+    trials = [
+        Trial("sentence", "discourse_demo", CORPUS, seed),
+        Trial("sentence-break", "discourse_demo", (*CORPUS, *BREAK_KNOWN), seed),
+    ]
     trials += [
         Trial(
             name.replace(" ", "-"),
@@ -50,7 +55,7 @@ def _trials(seed: int) -> list[Trial]:
         for name, flags in KINDS.items()
     ]
     trials += [
-        Trial(name, "discourse_demo", (*CORPUS, *flags, *UPDATES), seed)
+        Trial(name, "discourse_demo", (*CORPUS, *flags, *UPDATES), seed, after="sentence-break")
         for name, flags in CONCATENATION.items()
     ]
     return trials

@@ -230,8 +230,9 @@ def _make(config: DataConfig, directory: Path) -> None:
     if config.previous:
         if any(BREAK not in part.pieces for part in (vocabularies.source, vocabularies.target)):
             raise ConfigError(
-                f"--data.previous needs a vocabulary with the symbol {BREAK}, and the one given has none: leave "
-                "--init-from and --data.tokenizer.source-model out, so that the run makes its own"
+                f"--data.previous needs a vocabulary with the symbol {BREAK}, and the one given has none: start from a "
+                f"run with --data.tokenizer.symbols '{BREAK}', or leave --init-from and --data.tokenizer.source-model "
+                "out, so that this one makes its own"
             )
         vocabularies = Vocabularies(Breaks(vocabularies.source), Breaks(vocabularies.target))
     fingerprint = {
