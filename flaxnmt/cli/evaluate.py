@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from flaxnmt.cli.files import check_output, same_length, writer
+from flaxnmt.cli.files import check_output, in_documents, same_length, writer
 from flaxnmt.data.documents import Document
 from flaxnmt.errors import ConfigError
 
@@ -25,7 +25,8 @@ class Evaluate:
     output: Path | None = None
     """Keep the translations here."""
     baseline: str | None = None
-    """Translations of another system: adds a paired bootstrap test against them."""
+    """Translations of another system: adds a paired bootstrap test against them; with --documents one that draws
+    documents, and a blank line between documents, as in --output."""
     language: str | None = None
     """Target language code: adds BLEU over Moses tokens, as older papers report it, with case and in lower case."""
     documents: bool = False
@@ -57,9 +58,10 @@ class Evaluate:
             raise ConfigError("--paragraphs says where documents end: give --documents too")
         if self.samples < 1:
             raise ConfigError(f"--samples {self.samples}: it must be at least 1")
-        for name in ("baseline", "language"):
-            if self.documents and getattr(self, name) is not None:
-                raise ConfigError(f"--{name} is of lines: leave --documents out")
+        if self.documents and self.language is not None:
+            raise ConfigError("--language is of lines: leave --documents out")
+        if self.controls and self.baseline is not None:
+            raise ConfigError("--controls compare the run with itself: leave --baseline out")
         read = (without_part(name) for name in (self.source, self.reference) if name is not None)
         check_output(self.output, *read, self.baseline)
         scores = self._of_documents() if self.documents else self._of_lines()
@@ -93,14 +95,17 @@ class Evaluate:
 
     def _of_documents(self) -> dict:
         from flaxnmt import open_run
-        from flaxnmt.data.readers import read
+        from flaxnmt.data.readers import read, read_source
         from flaxnmt.evaluation.controls import compare_controls
-        from flaxnmt.evaluation.documents import document_scores, references
+        from flaxnmt.evaluation.documents import document_scores, paired_document_bootstrap, references
 
         paths = [self.source] if self.reference is None else [self.source, self.reference]
         documents = list(read(*paths, paragraphs=self.paragraphs, documents=True))
         # What cannot be scored is refused here, and not after it was translated.
         references(documents)
+        if self.baseline is not None:
+            lines = list(read_source(self.baseline))
+            baseline = in_documents(self.baseline, lines, [len(document) for document in documents])
         run = open_run(self.run)
         options = {"lowercase": run.config.data.tokenizer.lowercase}
 
@@ -110,7 +115,13 @@ class Evaluate:
         if not self.controls:
             outputs = translate(documents)
             self._keep(outputs)
-            return document_scores(outputs, documents, **options)
+            scores = document_scores(outputs, documents, **options)
+            if self.baseline is not None:
+                systems = {"baseline": baseline, "run": outputs}
+                scores["bootstrap"] = paired_document_bootstrap(
+                    systems, documents, samples=self.samples, **options
+                )
+            return scores
         found = compare_controls(
             translate, documents, samples=self.samples, translate_wanted=translate, **options
         )

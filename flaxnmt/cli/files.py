@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -67,3 +68,18 @@ def same_length(first: str | Path, one: list, second: str | Path, other: list) -
         raise DataError(
             f"{first} has {len(one)} lines and {second} {len(other)}: they must match line by line"
         )
+
+
+def in_documents(path: str, lines: list[str], lengths: list[int]) -> list[list[str]]:
+    """Lines of documents of so many sentences each, with a blank line between two, as commands write them.
+
+    Raises:
+      DataError: if there are others; what stands where is not known then.
+    """
+    ends = list(itertools.accumulate(length + 1 for length in lengths))
+    if len(lines) != ends[-1] - 1 or any(lines[end - 1].strip() for end in ends[:-1]):
+        raise DataError(
+            f"{path}: give a line for each of the {sum(lengths)} sentences, and a blank one between two of the "
+            f"{len(lengths)} documents, as --output writes them"
+        )
+    return [lines[end - length - 1 : end - 1] for length, end in zip(lengths, ends)]

@@ -186,6 +186,10 @@ def test_what_is_read_is_not_written(capsys, tmp_path, command):
         ("translate --sample --beam-size 2", "--beam-size searches, and --sample draws: leave one of them out"),
         ("evaluate --source {file} --paragraphs", "--paragraphs says where documents end: give --documents too"),
         ("evaluate --source {file} --documents --language de", "--language is of lines: leave --documents out"),
+        (
+            "evaluate --source {file} --documents --controls --baseline {file}",
+            "--controls compare the run with itself: leave --baseline out",
+        ),
         ("contrast --set x --form voita --documents {file}", "--documents belongs to --form contrapro and not to voita"),
         ("contrast --set x --form contrapro --controls", "--controls change a context, and ContraPro has none"),
     ],
@@ -219,6 +223,14 @@ def test_what_cannot_be_scored_is_not_translated_first(capsys, tmp_path):
     assert "a sentence without a target" in message(capsys, cli.main, *documents, corpus)
     said = message(capsys, cli.main, *documents, f"{corpus}[:1]", "--output", corpus)
     assert said == f"{corpus} is what is read, and writing would empty it: name another file"
+    both = write_lines(tmp_path / "documents", ["one", "two", "", "three"])
+    for lines in (["one", "", "two", "three"], ["one", "two", "three"], ["one", "two", "", "three", ""]):
+        other = write_lines(tmp_path / "other", lines)
+        said = message(capsys, cli.main, *documents, both, "--reference", both, "--baseline", other)
+        assert said == (
+            f"{other}: give a line for each of the 3 sentences, and a blank one between two of the 2 documents, as "
+            "--output writes them"
+        )
     contrast = ["contrast", "--run", tmp_path / "nothing", "--set", "discourse:test:1", "--write-scores"]
     assert message(capsys, cli.main, *contrast, tmp_path / "no" / "out") == unwritable
 

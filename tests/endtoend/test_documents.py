@@ -186,6 +186,13 @@ def test_evaluation_of_documents(trained_documents, tmp_path, capsys, outputs):
     assert scores["documents"] == 3 and scores["sentences"] == 13
     assert 0 < scores["s_bleu"]["score"] < 100 and scores["s_bleu"]["score"] != scores["d_bleu"]["score"]
     assert evaluate("--source", whole) == scores
+    # A system that has every second sentence wrong, the first of each document, so that some are empty.
+    worse = [["" if i % 2 == 0 else line for i, line in enumerate(text)] for text in outputs]
+    baseline = write_lines(tmp_path / "worse", "\n\n".join(map("\n".join, worse)).split("\n"))
+    found = evaluate("--source", whole, "--baseline", baseline, "--samples", 50)
+    systems = found.pop("bootstrap")["s_bleu"]["systems"]
+    assert found == scores
+    assert systems["baseline"]["score"] < systems["run"]["score"] == scores["s_bleu"]["score"]
     found = evaluate("--source", whole, "--controls", "--samples", 50)
     assert found["scores"].keys() == {"true", "none", "random", "shuffled"}
     assert found["scores"]["true"] == {name: value for name, value in scores.items() if name != "run"}
