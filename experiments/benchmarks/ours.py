@@ -1,6 +1,7 @@
 """flaxnmt's side of the benchmarks: one training step and one beam search, as its commands run them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -55,8 +56,23 @@ def parameter_count(params) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def make_step(size: Size, batches: Sequence[dict]) -> tuple[int, Callable[[int], float]]:
-    """Number of parameters, and a function that trains on batch number i and returns its loss per token."""
+@dataclass(frozen=True)
+class Training:
+    """A model in training.
+
+    Attributes:
+      parameters: how many there are.
+      step: trains on batch number i and returns its loss per token.
+      program: what XLA made of the step on batch number i.
+    """
+
+    parameters: int
+    step: Callable[[int], float]
+    program: Callable[[int], str]
+
+
+def make_training(size: Size, batches: Sequence[dict]) -> Training:
+    """The update of `experiments.train`, on these batches."""
     keep_freed_memory()
     model = make_model(size)
     config = OptimizerConfig(b1=ADAM_BETAS[0], b2=ADAM_BETAS[1], eps=ADAM_EPSILON)
@@ -76,7 +92,12 @@ def make_step(size: Size, batches: Sequence[dict]) -> tuple[int, Callable[[int],
             state, metrics = update(state, [batches[index]])
         return float(metrics["loss"])
 
-    return parameter_count(state.params), step
+    def program(index: int) -> str:
+        with use_mesh(mesh):
+            ((function, arguments, _),) = update.calls(state, batches[index])
+            return function.lower(*arguments).compile().as_text()
+
+    return Training(parameter_count(state.params), step, program)
 
 
 def make_translate(

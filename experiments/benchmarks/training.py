@@ -21,12 +21,15 @@ import numpy as np
 
 from experiments.benchmarks import common, ours, training_commands
 from experiments.benchmarks.peers.sizes import DROPOUT, DROPOUT_SITES, PAD, SIZES, Size, summary
+from experiments.benchmarks.profiles import in_words, profile
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.training.meters import CompilationCounter, measure_matmul_peak
 
 NAMES = {"flaxnmt": "flaxnmt", "joeynmt": "JoeyNMT", "huggingface": "Hugging Face MarianMTModel"}
 Peer = Literal["joeynmt", "huggingface"]
 Shape = tuple[int, int, int]
+PROFILED = 3
+"""Steps in a profile."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +69,19 @@ def save_batches(path: Path, batches: list[dict]) -> None:
     np.savez(path, **{f"{side}_{i}": ids for i, batch in enumerate(batches) for side, ids in batch.items()})
 
 
-def run_ours(size: Size, batches: list[dict]) -> Callable[[int], dict]:
+def run_ours(training: ours.Training, batches: list[dict]) -> Callable[[int], dict]:
     """Compiles the step for every shape; returns a function that times so many passes over the batches."""
-    parameters, step = ours.make_step(size, batches)
     for index in range(len(batches)):
-        step(index)
+        training.step(index)
     tokens = [int((batch["target"] != PAD).sum()) for batch in batches]
 
     def round_of(cycles: int) -> dict:
         losses, seconds = [], []
         for index in list(range(len(batches))) * cycles:
             start = time.perf_counter()
-            losses.append(step(index))
+            losses.append(training.step(index))
             seconds.append(time.perf_counter() - start)
-        return {"parameters": parameters, "losses": losses, **summary(seconds, tokens * cycles)}
+        return {"parameters": training.parameters, "losses": losses, **summary(seconds, tokens * cycles)}
 
     return round_of
 
@@ -92,8 +94,8 @@ def measure(name: str, options: Options) -> dict:
         cycles, peers, warmup = 1, options.base_peers, 1
     batches = make_batches(size, options.shapes, options.fill)
     peaks = [measure_matmul_peak()]
-    ours_round = run_ours(size, batches)
-    systems = {"flaxnmt": partial(ours_round, cycles)}
+    own = ours.make_training(size, batches)
+    systems = {"flaxnmt": partial(run_ours(own, batches), cycles)}
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory) / "batches.npz"
         save_batches(data, batches)
@@ -110,6 +112,7 @@ def measure(name: str, options: Options) -> dict:
         with CompilationCounter() as compilations:
             rounds = common.interleave(systems, options.rounds)
     peaks.append(measure_matmul_peak())
+    shares = profile(lambda: [own.step(0) for _ in range(PROFILED)], own.program(0))
     # Forward once, backward twice; padding is multiplied as well, element-wise work counts as nothing.
     config = ours.make_model(size).config
     shapes = [((rows, source), (rows, target)) for rows, source, target in options.shapes]
@@ -124,6 +127,7 @@ def measure(name: str, options: Options) -> dict:
         "peak_flops": peaks,
         "flops": rate,
         "peak_share": rate / statistics.median(peaks),
+        "profile": shares,
     }
 
 
@@ -133,7 +137,8 @@ def describe(row: dict) -> str:
     return (
         f"## A step alone, {row['size']}\n\n{common.compare_table(row, NAMES)}\n\n"
         f"flaxnmt does {row['flops'] / 1e9:.1f} GFLOP/s of matrix products, {row['peak_share']:.2f} of the "
-        f"matmul peak of the same process ({before:.1f} GFLOP/s before, {after:.1f} after). Padding: "
+        f"matmul peak of the same process ({before:.1f} GFLOP/s before, {after:.1f} after). Profile, of the time of a step "
+        f"on the first batch, what runs on either core, the first of these that does: {in_words(row['profile'])}. Padding: "
         f"{row['padding']:.0%} of the target positions. Compilations after warm-up: {row['compilations']}."
     )
 

@@ -103,7 +103,7 @@ def test_flops_equal_the_matrix_products_of_the_traced_step():
 @pytest.mark.slow
 def test_our_rounds_compile_before_they_are_timed_and_learn():
     batches = training.make_batches(TINY, SHAPES[:1], 0.75)
-    round_of = training.run_ours(TINY, batches)
+    round_of = training.run_ours(ours.make_training(TINY, batches), batches)
     with CompilationCounter() as compilations:
         result = round_of(cycles=200)
     assert compilations.total == 0
@@ -132,6 +132,7 @@ def test_training_reports_share_of_peak_and_padding():
     assert 0 < row["peak_share"] < 1
     assert 0 < row["padding"] < 0.25
     assert row["compilations"] == 0
+    assert sum(row["profile"].values()) == pytest.approx(1) and row["profile"]["matrix products"] > 0
     assert "Compilations after warm-up: 0." in training.describe(row)
     assert json.loads(json.dumps(row)) == row
 
