@@ -26,7 +26,7 @@ import numpy as np
 from experiments.benchmarks import common, ours
 from experiments.benchmarks.peers.sizes import SIZES, Size
 from flaxnmt import open_run
-from flaxnmt.data.shards import TokenCorpus
+from flaxnmt.data.shards import TokenArray, TokenCorpus
 from flaxnmt.decoding.beam import beam_search
 from flaxnmt.models.config import BudgetConfig
 from flaxnmt.models.flops import side_flops
@@ -173,13 +173,10 @@ def measure(name: str, options: Options) -> list[dict]:
 def measure_run(options: Options) -> list[dict]:
     """Rows of a trained model, on its training text, and of imposed patterns of the same use."""
     run = open_run(options.run)
-    tokens = TokenCorpus.open(run.directory / "data" / "train").source.tokens.astype(np.int32)
+    text = TokenCorpus.open(run.directory / "data" / "train").source
     ids = (
-        jnp.asarray(tokens[: rows * width].reshape(rows, width))
-        for rows, width in (
-            (options.sentences, options.source_length),
-            (options.encoded // WIDTH, WIDTH),
-        )
+        _sentences(text, *shape)
+        for shape in ((options.sentences, options.source_length), (options.encoded // WIDTH, WIDTH))
     )
     gated, params = System(run.model, *ids, options), jax.tree.map(jnp.asarray, run.params)
     budgets = run.config.model.budgets
@@ -193,6 +190,12 @@ def measure_run(options: Options) -> list[dict]:
         if row["gates open"] != "1"
     }
     return rows + _rows(gated, params, same, label | {"gates": "imposed"}, options)
+
+
+def _sentences(text: TokenArray, rows: int, width: int) -> Ids:
+    """Those of the text whose length is nearest to the width: hardly padded, longer ones cut."""
+    nearest = np.argsort(np.abs(text.lengths - width), kind="stable")
+    return jnp.asarray(text.padded(np.resize(nearest, rows), width))
 
 
 def _opened(params: Params, share: float) -> Params:
