@@ -258,7 +258,7 @@ def test_closed_sublayers_that_share_something_are_the_identity(kind):
     step = jax.jit(apply, static_argnums=1)
     np.testing.assert_array_equal(step(float32(slow.set_gates(params, -1.0)), True)[0], x * seen[..., None])
     for one, other in zip(*(step(float32(params), skip) for skip in (True, False)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
 def test_the_budget_loss_reaches_what_rows_share_however_many_are_open():

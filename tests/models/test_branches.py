@@ -221,7 +221,7 @@ def test_gated_branches_train_and_skip_what_their_gates_decide_against():
     masked, aux = jax.jit(lambda: model.apply(params, SOURCE, **options))()
     skipped, other = jax.jit(lambda: model.apply(params, SOURCE, skip=True, **options))()
     real = np.asarray(masked.mask)
-    np.testing.assert_allclose(skipped.memory[real], masked.memory[real], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(skipped.memory[real], masked.memory[real], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(aux.used, other.used, rtol=1e-6)
     assert (aux.use(3) < 1).all()
 

@@ -68,7 +68,7 @@ def test_what_is_not_computed_is_what_is_multiplied_by_zero(made):
     masked, encoder, decoder = logits(*made, SOURCE, TARGET)
     skipped, *use = logits(*made, SOURCE, TARGET, skip=True)
     real = np.asarray(TARGET != 0)[..., None]
-    np.testing.assert_allclose(skipped * real, masked * real, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(skipped * real, masked * real, rtol=1e-6, atol=1e-6)
     for one, other in zip((encoder, decoder), use):
         np.testing.assert_allclose(one.used, other.used, rtol=1e-6)
         gates = np.concatenate([np.ravel(gate) for gate in jax.tree.leaves(one.gates)])
@@ -234,7 +234,7 @@ def test_attention_over_documents_is_gated_trains_and_skips(kind, scan):
     masked, encoder, _ = logits(model, variables, source, target, budget)
     skipped, other, _ = logits(model, variables, source, target, budget, skip=True)
     real = np.asarray(target != 0)[..., None]
-    np.testing.assert_allclose(skipped * real, masked * real, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(skipped * real, masked * real, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(other.used, encoder.used, rtol=1e-6)
     objective = translation_objective(model, 0.1, budget=BudgetLossConfig(noise_steps=4))
     batch = {"source": source, "target": target}
