@@ -13,10 +13,11 @@ PRODUCTS, REDUCTIONS, COPIES, ELEMENTS, NOTHING = (
     "reductions",
     "copies and transposes",
     "element-wise",
-    "nothing",
+    "not in the trace",
 )
 KINDS = (PRODUCTS, REDUCTIONS, ELEMENTS, COPIES, NOTHING)
-"""Where several run at a time, on several cores, the time is of the first of them."""
+"""Where several run at a time, on several cores, the time is of the first of them. A product that XLA hands to other threads
+runs on after its record has ended, so that a part of what is not in the trace is products."""
 
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (?:\([^=]*?\)|\S+) ([\w\-]+)\((.*)$")
 COMPUTATION = re.compile(r"^%?([\w.\-]+) \(.*\{$")
