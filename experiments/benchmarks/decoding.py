@@ -42,7 +42,7 @@ class Options:
     """Tokens of every output: as many decoder steps in all systems."""
     beam: int = 4
     rounds: int = 5
-    repetitions: int = 5
+    repetitions: int = 3
     """Timed translations of all sentences in a round."""
     cores: int = 2
     peers_python: Path = common.PEERS_PYTHON
