@@ -88,10 +88,9 @@ def run_ours(training: ours.Training, batches: list[dict]) -> Callable[[int], di
 
 def measure(name: str, options: Options) -> dict:
     """One size: rounds of all systems, matmul peaks before and after, compilations after warm-up."""
-    size, cycles, peers, warmup = SIZES[name], options.cycles, options.peers, len(options.shapes)
+    size, cycles, peers = SIZES[name], options.cycles, options.peers
     if name == "base":
-        # Fifteen seconds a step of the peer, which compiles nothing: one is warm-up enough.
-        cycles, peers, warmup = 1, options.base_peers, 1
+        cycles, peers = 1, options.base_peers
     batches = make_batches(size, options.shapes, options.fill)
     peaks = [measure_matmul_peak()]
     own = ours.make_training(size, batches)
@@ -104,7 +103,7 @@ def measure(name: str, options: Options) -> dict:
                 "--peer": peer,
                 "--size": name,
                 "--data": data,
-                "--warmup": warmup,
+                "--warmup": len(batches),
                 "--steps": cycles * len(batches),
                 "--threads": options.cores,
             }

@@ -43,7 +43,7 @@ class Commands:
     """Sentence pairs of the text."""
     updates: int = 32
     """Of flaxnmt, which compiles within the first ones."""
-    peer_updates: int = 12
+    peer_updates: int = 16
     every: int = 4
     """Updates in an interval."""
 
