@@ -173,7 +173,7 @@ def test_sweeps_are_listed_and_found(capsys, tmp_path):
         sweep.main([])
     assert end.value.code == 2 and ", documents, " in capsys.readouterr().out.rpartition("Sweeps: ")[2]
     trials = sweep.load("documents").trials
-    assert len({trial.key for trial in trials}) == len({trial.directory for trial in trials}) == 24
+    assert len({trial.key for trial in trials}) == len({trial.directory for trial in trials}) == 27
     known = {(trial.name, trial.seed) for trial in trials}
     assert all((trial.after, trial.seed) in known for trial in trials if trial.after)
 
