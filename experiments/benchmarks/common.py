@@ -1,5 +1,6 @@
 """What the benchmarks share: inputs, peers as subprocesses, rounds that interleave the systems, results."""
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -7,6 +8,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -45,16 +47,48 @@ def random_ids(rows: int, length: int, size: Size, seed: int, fill: float = 1.0)
     return np.where(np.arange(length) < lengths[:, None], ids, 0)
 
 
-def run_peer(python: Path, script: str, arguments: dict) -> dict:
-    """The JSON that a peer script prints; RunError with its last line of error where it fails."""
-    if not python.exists():
-        raise ConfigError(f"no peers at {python}: run `make bench-peers-env`, or give --peers with no names")
-    command = [str(python), str(PEERS / script), *(str(part) for pair in arguments.items() for part in pair)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RunError(f"peer `{' '.join(command)}` failed: {last}")
-    return json.loads(done.stdout.splitlines()[-1])
+class Peer:
+    """A script of `PEERS` in the peers' environment: a call is a round, and the `with` block ends it.
+
+    It starts with its first round, so that it does not work beside others, and takes part in all of them.
+
+    Raises:
+      ConfigError: there is no such environment.
+    """
+
+    def __init__(self, python: Path, script: str, arguments: dict):
+        if not python.exists():
+            raise ConfigError(
+                f"no peers at {python}: run `make bench-peers-env`, or give --peers with no names"
+            )
+        parts = (str(part) for pair in arguments.items() for part in pair)
+        self._command = [str(python), str(PEERS / script), *parts]
+        self._process: subprocess.Popen | None = None
+
+    def __enter__(self) -> "Peer":
+        self._errors = tempfile.TemporaryFile()
+        return self
+
+    def __exit__(self, *_) -> None:
+        with self._errors:
+            if self._process is not None:
+                # Its input ends, and so does the peer.
+                self._process.communicate()
+
+    def __call__(self) -> dict:
+        """What it measures; RunError with its last line of error where it fails."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+            )
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(b"\n")
+        if answer := self._process.stdout.readline():
+            return json.loads(answer)
+        self._process.wait()
+        self._errors.seek(0)
+        last = (self._errors.read().decode(errors="replace").strip().splitlines() or ["no output"])[-1]
+        raise RunError(f"peer `{' '.join(self._command)}` failed: {last}")
 
 
 def interleave(systems: dict[str, Callable[[], dict]], rounds: int) -> dict[str, list[dict]]:

@@ -7,6 +7,7 @@ in int8 is shown for information. Peers run in their own environment (`make benc
     python -m experiments.benchmarks.decoding --sizes small base
 """
 
+import contextlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -73,7 +74,7 @@ def measure(name: str, options: Options) -> dict:
     source = common.random_ids(options.sentences, options.source_length, size, seed=1)
     ours_round = run_ours(size, source, options.target_length, options.beam)
     systems = {"flaxnmt": partial(ours_round, options.repetitions)}
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         data = Path(directory) / "source.npz"
         np.savez(data, source=source)
         for peer in options.peers:
@@ -86,7 +87,9 @@ def measure(name: str, options: Options) -> dict:
                 "--repetitions": options.repetitions,
                 "--threads": options.cores,
             }
-            systems[peer] = partial(common.run_peer, options.peers_python, "decode_peer.py", arguments)
+            systems[peer] = stack.enter_context(
+                common.Peer(options.peers_python, "decode_peer.py", arguments)
+            )
         with CompilationCounter() as compilations:
             rounds = common.interleave(systems, options.rounds)
     if "ctranslate2" in rounds:

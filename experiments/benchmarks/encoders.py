@@ -7,6 +7,7 @@ also compared with `flax.linen.RNN`. Peers run in their own environment (`make b
     python -m experiments.benchmarks.encoders
 """
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -109,21 +110,30 @@ def measure(options: Options) -> dict:
     plain = encoder_of(config, "fnet", options)
     systems["fnet, no mask"] = timed(plain, options, masked=False)
     systems["lstm, flax.linen.RNN"] = timed(with_flax_recurrence(config, options), options, masked=True)
-    if options.peers:
-        sizes = ("layers", "d_model", "heads", "feed_forward", "rows", "length", "repetitions")
-        arguments = {f"--{name.replace('_', '-')}": getattr(options, name) for name in sizes}
-        for kind in PEERS:
-            given = {"--kind": kind, **arguments, "--threads": options.cores}
-            systems[f"{kind}, PyTorch"] = partial(
-                common.run_peer, options.peers_python, "encoder_peer.py", given
-            )
-    rounds = common.interleave(systems, options.rounds)
+    with contextlib.ExitStack() as stack:
+        for kind, peer in peers_of(options).items():
+            systems[f"{kind}, PyTorch"] = stack.enter_context(peer)
+        rounds = common.interleave(systems, options.rounds)
     milliseconds = {
         name: 1e3 * statistics.median(second for result in results for second in result["seconds"])
         for name, results in rounds.items()
     }
     versions = {name: results[0].get("versions", {}) for name, results in rounds.items()}
     return {"milliseconds": milliseconds, "gflops": gflops, "versions": versions}
+
+
+def peers_of(options: Options) -> dict[str, common.Peer]:
+    """A stack of PyTorch for each kind that has one."""
+    sizes = ("layers", "d_model", "heads", "feed_forward", "rows", "length", "repetitions")
+    arguments = {f"--{name.replace('_', '-')}": getattr(options, name) for name in sizes}
+    return {
+        kind: common.Peer(
+            options.peers_python,
+            "encoder_peer.py",
+            {"--kind": kind, **arguments, "--threads": options.cores},
+        )
+        for kind in (PEERS if options.peers else ())
+    }
 
 
 def encoder_of(config: Seq2SeqConfig, kind: str, options: Options) -> Encoder:

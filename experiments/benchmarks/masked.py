@@ -9,6 +9,7 @@ for the peer masks are drawn beforehand, and it makes the logits of all tokens. 
     python -m experiments.benchmarks.masked
 """
 
+import contextlib
 import statistics
 import tempfile
 import time
@@ -156,7 +157,7 @@ def measure(name: str, options: Options) -> dict:
     batches = make_batches(size, options)
     peaks = [measure_matmul_peak()]
     systems = {"flaxnmt": partial(run_ours(size, batches, options), options.cycles)}
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         data = Path(directory) / "batches.npz"
         save_batches(data, batches, size)
         if options.peer:
@@ -168,7 +169,8 @@ def measure(name: str, options: Options) -> dict:
                 "--steps": options.cycles * len(batches),
                 "--threads": options.cores,
             }
-            systems["huggingface"] = partial(common.run_peer, options.peers_python, "bert_peer.py", arguments)
+            peer = common.Peer(options.peers_python, "bert_peer.py", arguments)
+            systems["huggingface"] = stack.enter_context(peer)
         with CompilationCounter() as compilations:
             rounds = common.interleave(systems, options.rounds)
     peaks.append(measure_matmul_peak())

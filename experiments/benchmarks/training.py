@@ -8,6 +8,7 @@ measured twice: a step alone on the same batches, and training as the toolkit's 
     python -m experiments.benchmarks.training --sizes small base
 """
 
+import contextlib
 import statistics
 import tempfile
 import time
@@ -95,7 +96,7 @@ def measure(name: str, options: Options) -> dict:
     peaks = [measure_matmul_peak()]
     own = ours.make_training(size, batches)
     systems = {"flaxnmt": partial(run_ours(own, batches), cycles)}
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         data = Path(directory) / "batches.npz"
         save_batches(data, batches)
         for peer in peers:
@@ -107,7 +108,7 @@ def measure(name: str, options: Options) -> dict:
                 "--steps": cycles * len(batches),
                 "--threads": options.cores,
             }
-            systems[peer] = partial(common.run_peer, options.peers_python, "train_peer.py", arguments)
+            systems[peer] = stack.enter_context(common.Peer(options.peers_python, "train_peer.py", arguments))
         with CompilationCounter() as compilations:
             rounds = common.interleave(systems, options.rounds)
     peaks.append(measure_matmul_peak())

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from math import prod
@@ -139,9 +140,27 @@ def test_training_reports_share_of_peak_and_padding():
 
 def test_peers_that_are_missing_or_fail_say_so(tmp_path):
     with pytest.raises(ConfigError, match="make bench-peers-env"):
-        common.run_peer(tmp_path / "python", "train_peer.py", {})
-    with pytest.raises(RunError, match="failed"):
-        common.run_peer(Path(sys.executable), "train_peer.py", {"--peer": "nobody"})
+        common.Peer(tmp_path / "python", "train_peer.py", {})
+    with common.Peer(Path(sys.executable), "train_peer.py", {"--peer": "nobody"}) as peer:
+        for _ in range(2):
+            with pytest.raises(RunError, match="failed: .*(Error|error)"):
+                peer()
+
+
+def test_a_peer_serves_all_rounds_in_one_process_and_its_own_words_are_no_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(common, "PEERS", tmp_path)
+    (tmp_path / "counting.py").write_text(
+        "import os\nimport sys\n\nsys.path.insert(0, sys.argv[1])\nfrom rounds import serve\n\n"
+        "rounds = []\n\n\ndef round_of():\n    print('words of a library')\n    rounds.append(1)\n"
+        "    return {'round': len(rounds), 'process': os.getpid()}\n\n\nserve(round_of)\n"
+    )
+    rounds = ROOT / "experiments" / "benchmarks" / "peers"
+    with common.Peer(Path(sys.executable), "counting.py", {rounds: ""}) as peer:
+        results = common.interleave({"peer": peer}, 3)["peer"]
+    assert [result["round"] for result in results] == [1, 2, 3]
+    assert len({result["process"] for result in results}) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(results[0]["process"], 0)
 
 
 @pytest.mark.slow
@@ -156,7 +175,8 @@ def test_peers_have_our_parameters_and_the_biases_of_attention(tmp_path):
     expected = ours.parameter_count(ours.init_params(ours.make_model(TINY))) + attention_biases
     for peer in ("joeynmt", "huggingface"):
         arguments = {"--peer": peer, "--size": "tiny", "--data": tmp_path / "batches.npz", "--steps": 4}
-        result = common.run_peer(python, "train_peer.py", arguments)
+        with common.Peer(python, "train_peer.py", arguments) as serve:
+            result = serve()
         assert result["parameters"] == expected
         assert result["tokens"] == [int((batch["target"] != PAD).sum()) for batch in batches] * 2
     for peer in ("huggingface", "ctranslate2"):
@@ -166,5 +186,6 @@ def test_peers_have_our_parameters_and_the_biases_of_attention(tmp_path):
             "--data": tmp_path / "source.npz",
             "--target-length": 7,
         }
-        result = common.run_peer(python, "decode_peer.py", arguments)
+        with common.Peer(python, "decode_peer.py", arguments) as serve:
+            result = serve()
         assert result["parameters"] == expected and result["lengths"] == [7]

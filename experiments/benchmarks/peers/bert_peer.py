@@ -1,17 +1,16 @@
-"""Times masked language modelling steps of Hugging Face's BertForMaskedLM and prints one line of JSON.
+"""Times masked language modelling steps of Hugging Face's BertForMaskedLM, a round for every line of standard input.
 
 The batches are an npz of `tokens_i` (what is shown) and `labels_i` (-100 where nothing is to be said), drawn before.
 """
 
 import argparse
-import json
-import sys
 import time
 from importlib.metadata import version
 
 import numpy as np
 import torch
 import transformers
+from rounds import serve
 from sizes import ADAM_BETAS, ADAM_EPSILON, DROPOUT, LEARNING_RATE, PAD, SIZES, summary
 
 
@@ -48,32 +47,36 @@ def main() -> None:
     optimizer = torch.optim.AdamW(
         model.parameters(), LEARNING_RATE, ADAM_BETAS, ADAM_EPSILON, weight_decay=0.01
     )
-    losses, seconds, counts = [], [], []
-    for number in range(-options.warmup, options.steps):
-        tokens, labels = batches[number % count]
-        start = time.perf_counter()
+
+    def step(index: int) -> float:
+        tokens, labels = batches[index]
         loss = model(input_ids=tokens, attention_mask=(tokens != PAD).long(), labels=labels).loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-        value = loss.item()
-        elapsed = time.perf_counter() - start
-        if number < 0:
-            continue
-        losses.append(value)
-        seconds.append(elapsed)
-        counts.append(int((tokens != PAD).sum()))
-    result = {
+        return loss.item()
+
+    for number in range(options.warmup):
+        step(number % count)
+    facts = {
         "name": "huggingface",
         "versions": {name: version(name) for name in ("transformers", "torch")},
         "parameters": sum(p.numel() for p in model.parameters()),
         "threads": torch.get_num_threads(),
         "attention": model.config._attn_implementation,
-        "losses": losses,
-        **summary(seconds, counts),
     }
-    json.dump(result, sys.stdout)
-    print()
+
+    def round_of() -> dict:
+        losses, seconds, counts = [], [], []
+        for number in range(options.steps):
+            index = number % count
+            start = time.perf_counter()
+            losses.append(step(index))
+            seconds.append(time.perf_counter() - start)
+            counts.append(int((batches[index][0] != PAD).sum()))
+        return {**facts, "losses": losses, **summary(seconds, counts)}
+
+    serve(round_of)
 
 
 if __name__ == "__main__":

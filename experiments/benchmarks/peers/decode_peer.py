@@ -1,15 +1,14 @@
-"""Times beam search of a peer at a forced output length and prints one line of JSON."""
+"""Times beam search of a peer at a forced output length, a round for every line of standard input."""
 
 import argparse
-import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 
 import numpy as np
+from rounds import serve
 from sizes import SIZES, Size, summary
 
 
@@ -26,13 +25,12 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     with np.load(options.data) as arrays:
         source = arrays["source"]
-    run = {"huggingface": _huggingface, "ctranslate2": _ctranslate2}[options.peer]
-    result = {"name": options.peer, "threads": options.threads, **run(SIZES[options.size], source, options)}
-    json.dump(result, sys.stdout)
-    print()
+    make = {"huggingface": _huggingface, "ctranslate2": _ctranslate2}[options.peer]
+    round_of = make(SIZES[options.size], source, options)
+    serve(lambda: {"name": options.peer, "threads": options.threads, **round_of()})
 
 
-def _huggingface(size: Size, source: np.ndarray, options: argparse.Namespace) -> dict:
+def _huggingface(size: Size, source: np.ndarray, options: argparse.Namespace) -> Callable[[], dict]:
     import huggingface_model
     import torch
 
@@ -40,42 +38,39 @@ def _huggingface(size: Size, source: np.ndarray, options: argparse.Namespace) ->
     torch.manual_seed(1)
     model = huggingface_model.make_model(size)
     translate = huggingface_model.make_translate(model, source, options.target_length, options.beam)
-    return {
+    facts = {
         "versions": {name: version(name) for name in ("transformers", "torch")},
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        **_measure(translate, options.repetitions),
     }
+    return lambda: {**facts, **_measure(translate, options.repetitions)}
 
 
-def _ctranslate2(size: Size, source: np.ndarray, options: argparse.Namespace) -> dict:
+def _ctranslate2(size: Size, source: np.ndarray, options: argparse.Namespace) -> Callable[[], dict]:
     import ctranslate2_model
 
-    with tempfile.TemporaryDirectory() as directory:
-        parameters = ctranslate2_model.build(size, directory)
+    directory = tempfile.TemporaryDirectory()
+    parameters = ctranslate2_model.build(size, directory.name)
+    facts = {"versions": {"ctranslate2": version("ctranslate2")}, "parameters": parameters}
 
-        def measure(compute_type: str, max_batch_size: int) -> dict:
-            translate = ctranslate2_model.make_translate(
-                directory,
-                source,
-                options.target_length,
-                options.beam,
-                compute_type,
-                options.threads,
-                max_batch_size,
-            )
-            return {"max_batch_size": max_batch_size, **_measure(translate, options.repetitions)}
+    def measure(compute_type: str, max_batch_size: int) -> dict:
+        # One translator at a time: the threads of another one could still be spinning.
+        translate = ctranslate2_model.make_translate(
+            directory.name,
+            source,
+            options.target_length,
+            options.beam,
+            compute_type,
+            options.threads,
+            max_batch_size,
+        )
+        return {"max_batch_size": max_batch_size, **_measure(translate, options.repetitions)}
 
+    def fastest(compute_type: str) -> dict:
         # All sentences as one batch, or the 32 that CTranslate2's file translation takes: the faster counts.
-        trials = {
-            kind: [measure(kind, rows) for rows in (len(source), 32)] for kind in ("float32", "int8_float32")
-        }
-    best = {kind: max(rows, key=lambda row: row["tokens_per_second"]) for kind, rows in trials.items()}
-    return {
-        "versions": {"ctranslate2": version("ctranslate2")},
-        "parameters": parameters,
-        **best["float32"],
-        "int8": best["int8_float32"],
-    }
+        measured = [measure(compute_type, rows) for rows in (len(source), 32)]
+        return max(measured, key=lambda row: row["tokens_per_second"])
+
+    return lambda: {**facts, **fastest("float32"), "int8": fastest("int8_float32")}
 
 
 def _measure(translate: Callable[[], list[int]], repetitions: int) -> dict:

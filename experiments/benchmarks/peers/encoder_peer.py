@@ -1,15 +1,14 @@
-"""Times forward and backward passes of a PyTorch encoder stack and prints one line of JSON.
+"""Times forward and backward passes of a PyTorch encoder stack, a round for every line of standard input.
 
 The stacks have the norms, skips and feed-forward networks of flaxnmt's, in the form that is natural to PyTorch.
 """
 
 import argparse
-import json
-import sys
 import time
 from importlib.metadata import version
 
 import torch
+from rounds import serve
 from torch import nn
 
 
@@ -84,16 +83,18 @@ def main() -> None:
         shape = (options.rows, options.d_model, options.length)
     x = torch.randn(shape, requires_grad=True)
     upstream = torch.randn(shape)
-    seconds = []
-    for number in range(options.repetitions + 2):
+
+    def step() -> float:
         stack.zero_grad()
         x.grad = None
         start = time.perf_counter()
         stack(x).backward(upstream)
-        if number >= 2:
-            seconds.append(time.perf_counter() - start)
-    json.dump({"seconds": seconds, "versions": {"torch": version("torch")}}, sys.stdout)
-    print()
+        return time.perf_counter() - start
+
+    for _ in range(2):
+        step()
+    versions = {"torch": version("torch")}
+    serve(lambda: {"seconds": [step() for _ in range(options.repetitions)], "versions": versions})
 
 
 if __name__ == "__main__":

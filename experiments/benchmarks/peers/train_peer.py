@@ -1,17 +1,16 @@
-"""Times training steps of a peer on given batches and prints one line of JSON.
+"""Times training steps of a peer on given batches, a round for every line of standard input.
 
 The batches are those of flaxnmt: an npz of `source_i`, `target_i` (int32, padded right with 0, eos 3).
 """
 
 import argparse
 import importlib
-import json
-import sys
 import time
 from importlib.metadata import version
 
 import numpy as np
 import torch
+from rounds import serve
 from sizes import DROPOUT, DROPOUT_SITES, PAD, SIZES, summary
 
 PEERS = {"joeynmt": "joeynmt_training", "huggingface": "huggingface_model"}
@@ -42,29 +41,28 @@ def main() -> None:
     peer = importlib.import_module(PEERS[options.peer])
     batches = read_batches(options.data)
     model, step = peer.make_step(SIZES[options.size], batches)
-    losses, seconds, tokens = [], [], []
-    for number in range(-options.warmup, options.steps):
-        index = number % len(batches)
-        start = time.perf_counter()
-        loss = step(index)
-        elapsed = time.perf_counter() - start
-        if number < 0:
-            continue
-        losses.append(loss)
-        seconds.append(elapsed)
-        tokens.append(int((batches[index]["target"] != PAD).sum()))
-    result = {
+    for number in range(options.warmup):
+        step(number % len(batches))
+    facts = {
         "name": options.peer,
         "versions": {name: version(name) for name in (PACKAGES[options.peer], "torch")},
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "threads": torch.get_num_threads(),
         "attention": peer.ATTENTION,
         "dropout": {"rate": DROPOUT, "sites": DROPOUT_SITES, "modules": _dropout_sites(model)},
-        "losses": losses,
-        **summary(seconds, tokens),
     }
-    json.dump(result, sys.stdout)
-    print()
+
+    def round_of() -> dict:
+        losses, seconds, tokens = [], [], []
+        for number in range(options.steps):
+            index = number % len(batches)
+            start = time.perf_counter()
+            losses.append(step(index))
+            seconds.append(time.perf_counter() - start)
+            tokens.append(int((batches[index]["target"] != PAD).sum()))
+        return {**facts, "losses": losses, **summary(seconds, tokens)}
+
+    serve(round_of)
 
 
 def _dropout_sites(model: torch.nn.Module) -> dict:
