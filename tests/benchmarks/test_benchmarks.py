@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.benchmarks import common, ours, training
+from experiments.benchmarks import common, document_times, ours, training
 from experiments.benchmarks.peers.sizes import EOS, PAD, SIZES
 from flaxnmt.errors import ConfigError, RunError
 from flaxnmt.models.config import PRESETS
@@ -189,3 +189,24 @@ def test_peers_have_our_parameters_and_the_biases_of_attention(tmp_path):
         with common.Peer(python, "decode_peer.py", arguments) as serve:
             result = serve()
         assert result["parameters"] == expected and result["lengths"] == [7]
+
+
+def test_times_of_documents_are_of_trials_of_one_seed_beside_the_sentence_model():
+    chosen = document_times.trials("document_choices", ("conditional-t-*",))
+    assert [trial.name for trial in chosen] == ["sentence", *(f"conditional-t-{t}" for t in (1, 2, 8, 16))]
+    assert {trial.seed for trial in chosen} == {1}
+    with pytest.raises(ConfigError, match="families is not on the embedded corpus"):
+        document_times.trials("families", ("*",))
+
+
+@pytest.mark.slow
+def test_times_of_documents_are_multiples_of_those_of_the_sentence_model(tmp_path):
+    options = document_times.Options(
+        only=("context",), corpus="discourse:train:300", updates=16, every=2, repetitions=1, rounds=1
+    )
+    sentence, context = document_times.compare("document_choices", options, tmp_path)
+    assert sentence["name"] == "sentence" and context["name"] == "context"
+    assert sentence["training"] == sentence["translation"] == 1.0
+    assert context["training"] == pytest.approx(sentence["rates"] / context["rates"])
+    assert context["translation"] == pytest.approx(context["seconds"] / sentence["seconds"])
+    assert "| context |" in document_times.describe("document_choices", [sentence, context])
