@@ -18,7 +18,7 @@ from pathlib import Path
 
 from experiments import sweep as sweeps
 from experiments.benchmarks import common
-from experiments.benchmarks.training_commands import run
+from experiments.benchmarks.training_commands import run, steady
 from experiments.documents import TEST
 from experiments.sweeps.documents import CORPUS
 from experiments.trial import Trial
@@ -26,7 +26,6 @@ from flaxnmt import open_run
 from flaxnmt.data.readers import read
 from flaxnmt.errors import ConfigError
 from flaxnmt.runtime import keep_freed_memory
-from flaxnmt.training.metrics import read_metrics
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,10 @@ def trials(name: str, only: tuple[str, ...]) -> list[Trial]:
         raise ConfigError(f"sweep {name} is not on the embedded corpus")
     first = next(trial for trial in of_seed if trial.config == "discourse_demo")
     chosen = [trial for trial in of_seed if any(Path(trial.name).match(pattern) for pattern in only)]
+    if not chosen:
+        raise ConfigError(
+            f"no trial of {name} matches {' '.join(only)}: there are {', '.join(t.name for t in of_seed)}"
+        )
     return [first, *(trial for trial in chosen if trial != first)]
 
 
@@ -79,11 +82,8 @@ def measure(trial: Trial, options: Options, directory: Path) -> dict:
     limits = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
     command = [sys.executable, "-m", "experiments.train", trial.config, "--run", str(directory)]
     run([*command, *sets, *trial.options[len(CORPUS) :], *limits], {"JAX_PLATFORMS": "cpu"})
-    rows = [row for row in read_metrics(directory) if row["kind"] == "train"]
-    steady = [
-        row for before, row in zip(rows, rows[1:]) if row["compilations"] == before["compilations"]
-    ]  # fmt: skip
-    if not steady:
+    intervals = steady(directory)
+    if not intervals:
         raise ConfigError(f"{trial.name}: something was compiled in every interval, give more --updates")
     opened, documents = open_run(directory), list(read(*TEST))
 
@@ -94,8 +94,8 @@ def measure(trial: Trial, options: Options, directory: Path) -> dict:
 
     translate()
     return {
-        "rates": [row["target_tokens_per_second"] for row in steady],
-        "padding": [row["padding"] for row in steady],
+        "rates": [row["target_tokens_per_second"] for row in intervals],
+        "padding": [row["padding"] for row in intervals],
         "seconds": [translate() for _ in range(options.repetitions)],
     }
 

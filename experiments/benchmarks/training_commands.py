@@ -89,6 +89,12 @@ def run(command: list[str], environment: dict[str, str]) -> None:
         raise RunError(f"`{' '.join(command)}` failed: {last}")
 
 
+def steady(directory: Path) -> list[dict]:
+    """The intervals of a run's log in which nothing was compiled, but for the first."""
+    rows = [row for row in read_metrics(directory) if row["kind"] == "train"]
+    return [row for before, row in zip(rows, rows[1:]) if row["compilations"] == before["compilations"]]
+
+
 def train_ours(text: Text, directory: Path, size: Size, updates: int, every: int) -> dict:
     """`python -m experiments.train`: tokens per second of each interval in which nothing was compiled."""
     path = text.directory
@@ -117,14 +123,11 @@ def train_ours(text: Text, directory: Path, size: Size, updates: int, every: int
     flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     command = [sys.executable, "-m", "experiments.train", "text_small", *map(str, files), *flags]
     run(command, {"JAX_PLATFORMS": "cpu"})
-    rows = [row for row in read_metrics(directory) if row["kind"] == "train"]
-    steady = [
-        row for before, row in zip(rows, rows[1:]) if row["compilations"] == before["compilations"]
-    ]  # fmt: skip
+    intervals = steady(directory)
     record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
     return {
-        "rates": [row["target_tokens_per_second"] for row in steady],
-        "padding": statistics.mean(row["padding"] for row in steady),
+        "rates": [row["target_tokens_per_second"] for row in intervals],
+        "padding": statistics.mean(row["padding"] for row in intervals),
         "parameters": record["parameters"],
     }
 

@@ -197,6 +197,10 @@ def test_times_of_documents_are_of_trials_of_one_seed_beside_the_sentence_model(
     assert {trial.seed for trial in chosen} == {1}
     with pytest.raises(ConfigError, match="families is not on the embedded corpus"):
         document_times.trials("families", ("*",))
+    with pytest.raises(
+        ConfigError, match="no trial of document_choices matches contxt: there are sentence, "
+    ):
+        document_times.trials("document_choices", ("contxt",))
 
 
 @pytest.mark.slow
