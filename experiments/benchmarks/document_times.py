@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from experiments import sweep as sweeps
@@ -53,13 +54,13 @@ def trials(name: str, only: tuple[str, ...]) -> list[Trial]:
     """Of the first seed, the sentence model first.
 
     Raises:
-      ConfigError: the sweep has none, or is not of the embedded corpus.
+      ConfigError: none matches, or the sweep is not on the embedded corpus.
     """
     of_seed = [trial for trial in sweeps.load(name).trials if trial.seed == 1]
     if any(trial.options[: len(CORPUS)] != CORPUS for trial in of_seed):
         raise ConfigError(f"sweep {name} is not on the embedded corpus")
     first = next(trial for trial in of_seed if trial.config == "discourse_demo")
-    chosen = [trial for trial in of_seed if any(Path(trial.name).match(pattern) for pattern in only)]
+    chosen = [trial for trial in of_seed if any(fnmatch(trial.name, pattern) for pattern in only)]
     if not chosen:
         raise ConfigError(
             f"no trial of {name} matches {' '.join(only)}: there are {', '.join(t.name for t in of_seed)}"
@@ -121,10 +122,14 @@ def compare(name: str, options: Options, directory: Path) -> list[dict]:
         for trial in chosen
     ]
     first = rows[0]
-    ratios = {"training": lambda row: first["rates"] / row["rates"]} | {
-        "translation": lambda row: row["seconds"] / first["seconds"]
-    }
-    return [row | {key: of(row) for key, of in ratios.items()} for row in rows]
+    return [
+        row
+        | {
+            "training": first["rates"] / row["rates"],
+            "translation": row["seconds"] / first["seconds"],
+        }
+        for row in rows
+    ]
 
 
 def describe(name: str, rows: list[dict]) -> str:
