@@ -60,7 +60,7 @@ class Options:
     encoded: int = 4096
     """Tokens that are encoded, in sentences of 32."""
     blocks: int = 4
-    rounds: int = 5
+    rounds: int = 3
     cores: int = 2
     run: Path | None = None
     """A trained model with the same budgets on both sides, such as 1 0.75 0.5 0.25: measured too."""

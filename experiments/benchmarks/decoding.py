@@ -42,7 +42,7 @@ class Options:
     target_length: int = 20
     """Tokens of every output: as many decoder steps in all systems."""
     beam: int = 4
-    rounds: int = 5
+    rounds: int = 3
     repetitions: int = 3
     """Timed translations of all sentences in a round."""
     cores: int = 2
