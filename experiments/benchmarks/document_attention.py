@@ -36,7 +36,7 @@ class Options:
     """Sentences that a word looks at."""
     heads: int = 4
     head_size: int = 64
-    rounds: int = 3
+    rounds: int = 5
     repetitions: int = 3
     """Timed calls in a round; one of the whole document where it takes more than a second."""
     cores: int = 2

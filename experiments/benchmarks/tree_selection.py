@@ -33,7 +33,7 @@ class Options:
     t: int = 4
     heads: int = 4
     head_size: int = 64
-    rounds: int = 3
+    rounds: int = 5
     cores: int = 2
     results: Path = common.RESULTS
 
