@@ -1,6 +1,7 @@
 """What a run is made of: frozen dataclasses that the command line edits and a run directory keeps.
 
-Instances with names live in `experiments/configs`; `open_run` rebuilds a model from what a run saved.
+Instances with names live in `experiments/configs`; `open_run` rebuilds a model from what a run saved. `config_io`
+writes, reads and compares them; where a run continues, the fields in `experiments.continuing.MAY_CHANGE` may differ.
 """
 
 import dataclasses

@@ -1,4 +1,7 @@
-"""Errors that a user can act on: one line that says what was given, what was expected and what to do."""
+"""Errors that a user can act on: one line that says what was given, what was expected and what to do.
+
+Commands print that line and exit with 2; a traceback is a defect.
+"""
 
 
 class UserError(Exception):

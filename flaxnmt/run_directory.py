@@ -11,6 +11,11 @@ labels.json       names of classes, of a model that classifies
 dev.txt, test.txt translations of the last evaluation and of the test set
 report.md, curves.png
 profile/          traces, where they were asked for
+
+A directory belongs to its configuration from the first checkpoint on, and to one training at a time, as far as a machine
+can see. Checkpoints have checksums that do not depend on the mesh: a damaged one is reported, and the one before it used.
+They are saved before an evaluation, whose score is added to their record. On a bucket checkpoints alone are written in
+place (`experiments.bucket`), and readers copy what they are asked for (`flaxnmt.remote`). Opening a run touches no device.
 """
 
 import json

@@ -2,7 +2,11 @@
 
 Parameters and activations name their dimensions with logical axes (`batch, length, embed, mlp, heads,
 kv, vocab, layers`); `Rules` says on which mesh axis each of them lies. `use_mesh` enters mesh and rules
-together, because either one alone makes every constraint a silent no-op.
+together, because either one alone makes every constraint a silent no-op; outside of it `constrain` is the
+identity, so that modules need no mesh, and inside an unknown name raises.
+
+Mesh axes are `data, fsdp, model`, of which slices share `data` alone. State is initialised already sharded. Rows of
+a batch are a multiple of a constant of the configuration, never of the number of devices.
 """
 
 import contextlib

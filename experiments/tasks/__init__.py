@@ -1,4 +1,7 @@
-"""What a run learns: its data, its model and how it is judged, made from its configuration."""
+"""What a run learns: its data, its model and how it is judged, made from its configuration.
+
+The objective follows from the module (`flaxnmt.training.objectives`), and the loop knows nothing of either.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,0 +1,1 @@
+"""How good translations and answers are, and whether context had a part in it."""

@@ -1,0 +1,1 @@
+"""Reading and completing text with models of one stack, and their embeddings in context."""

@@ -1,4 +1,8 @@
-"""Where the wall time of a run goes, by phase."""
+"""Where the wall time of a run goes, by phase.
+
+Every second belongs to one phase, over all starts of a run up to their last checkpoint: what was done after it is lost,
+and counts nowhere. No update waits for the device, so `step` is what the loop has left.
+"""
 
 import contextlib
 import time
