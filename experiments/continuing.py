@@ -15,7 +15,7 @@ from flaxnmt.config_io import differences
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.errors import RunError, UserError
-from flaxnmt.run_directory import BUCKET, CHECKPOINTS, CONFIG, RECORD, TOKENIZER, read_config
+from flaxnmt.run_directory import BUCKET, CHECKPOINTS, CONFIG, PARAMETERS, RECORD, TOKENIZER, read_config
 from flaxnmt.training.checkpoints import absolute, completed
 
 MAY_CHANGE = (
@@ -50,7 +50,9 @@ def check(config: Config, directory: Path) -> None:
     check_limits(config.training)
     check_ranges(config)
     check_model(config)
-    if not has_checkpoint(directory):
+    learned = has_checkpoint(directory)
+    # Without checkpoints inference still uses what was exported, with the vocabulary beside it.
+    if not learned and not (directory / PARAMETERS).exists():
         return
     may_change = set(MAY_CHANGE)
     noisy = bool(config.model.budgets) and config.training.budget.noise_steps is None
@@ -64,7 +66,7 @@ def check(config: Config, directory: Path) -> None:
             f"{directory} was trained with another configuration ({'; '.join(changed)}): "
             "give the same, or another --run directory"
         )
-    if not (directory / TOKENIZER).is_dir():
+    if learned and not (directory / TOKENIZER).is_dir():
         raise RunError(
             f"{directory / TOKENIZER} is missing: bring it back, as a new one would not fit the checkpoints"
         )
@@ -103,8 +105,10 @@ def made_directory(directory: Path, config: Config, init_from: Path | None = Non
     training of this machine may come in.
 
     Raises:
-      RunError: if it cannot be made, or another training is in it.
+      RunError: if it cannot be made, another training is in it, or it is itself the run to start from.
     """
+    if init_from is not None and directory.exists() and init_from.samefile(directory):
+        raise RunError(f"--init-from {init_from} is the run directory itself: give another --run")
     with contextlib.ExitStack() as stack:
         try:
             directory.mkdir(parents=True, exist_ok=True)

@@ -39,8 +39,11 @@ class Interval:
         def derive(values: dict) -> dict:
             steps = values["metrics"]
             tokens = sum(step["tokens"] for step in steps)
+            # Updates that were dropped say nothing of the model, unless there are no others.
+            counted = [step for step in steps if not step["bad_in_a_row"]] or steps
+            weight = max(sum(step["tokens"] for step in counted), 1)
             means = {
-                name: sum(step[name] * step["tokens"] for step in steps) / max(tokens, 1)
+                name: sum(step[name] * step["tokens"] for step in counted) / weight
                 for name in steps[0] if name not in ("tokens", "learning_rate", "bad_steps", "bad_in_a_row")
             }  # fmt: skip
             last = {name: steps[-1][name] for name in ("learning_rate", "bad_steps")}

@@ -76,7 +76,7 @@ class Loop:
         start = int(state.step)
         seconds, budget = self.phases.total(), self.config.training.max_minutes
         left = None if budget is None else max(budget * 60 - seconds, 0.0)
-        again = ("test",) if history.evaluated == start else ("dev", "test")
+        again = ("average", "test") if history.evaluated == start else ("dev", "average", "test")
         with (
             MetricsWriter(
                 self.directory, self.config.training.tensorboard, resume_step=start, again=again
@@ -133,6 +133,9 @@ class Loop:
             # Who asks to stop may not wait for an evaluation; the run begins with it when it goes on.
             evaluate = (self._due(step) or done) and not preempted
             save = evaluate or self._saves(step)
+            if save or preempted:
+                # A checkpoint waits for the updates before it, whose time is theirs.
+                jax.block_until_ready(metrics)
             if step % training.log_every == 0 or save or preempted:
                 # A checkpoint ends a row, so that no row holds updates of two processes.
                 self._show(
@@ -278,7 +281,7 @@ class Loop:
             self._export(params)
             row = self.evaluator(params)[0]
             self.metrics.write(
-                step, "test", row | {"set": f"dev, mean of steps {' '.join(map(str, sorted(steps)))}"}
+                step, "average", row | {"set": f"dev, mean of steps {' '.join(map(str, sorted(steps)))}"}
             )
             self.progress.say(f"mean of {len(steps)} checkpoints · dev {brief(row)}")
         if self.config.data.test:

@@ -141,7 +141,7 @@ def score_cells(rows: list[Row], config: dict) -> list[tuple]:
     best = best_row(rows, metric_of(config))
     chosen = [("dev (best)", best)] if best else []
     chosen += [("dev (last)", row) for row in development[-1:] if row is not best]
-    chosen += [(str(row.get("set", "test")), row) for row in rows if row["kind"] == "test"]
+    chosen += [(str(row.get("set", "test")), row) for row in rows if row["kind"] in ("average", "test")]
     return [
         (name, row["step"], score, number(row, score), signature(row, score))
         for name, row in with_budgets(chosen)

@@ -1,5 +1,7 @@
 """What no data can make a model of: settings that do not fit together, said before anything is read."""
 
+from importlib.util import find_spec
+
 from flaxnmt.config import Config, TrainingConfig
 from flaxnmt.config_io import flatten
 from flaxnmt.errors import ConfigError
@@ -14,10 +16,19 @@ COUNTS = (
     *(f"data.{name}" for name in ("rows_multiple", "stride", "tokenizer.vocab_size")),
     *(
         f"training.{name}"
-        for name in ("accumulate", "average_count", "evaluate_every", "log_every", "loss_chunk")
+        for name in (
+            "accumulate",
+            "average_count",
+            "checkpoint_every",
+            "evaluate_every",
+            "log_every",
+            "loss_chunk",
+        )
     ),
     *(f"training.{name}" for name in ("max_bad_steps", "max_epochs", "max_steps", "patience")),
     *(f"decoding.{name}" for name in ("batch_size", "beam_size")),
+    "model.d_model",
+    *(f"model.{stack}.{name}" for stack in ("encoder", "decoder") for name in ("layers", "feed_forward")),
 )
 """Fields that count something of which there is at least one."""
 
@@ -30,8 +41,15 @@ def check_ranges(config: Config) -> None:
     """
     values = flatten(config)
     for name in COUNTS:
-        if values[name] is not None and values[name] < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {values[name]}: give at least 1")
+        # A model of one stack lacks the fields of the other.
+        if (value := values.get(name)) is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: give at least 1")
+    if config.data.workers < 0:
+        raise ConfigError(f"--data.workers {config.data.workers}: give 0 or more")
+    if not 0 <= config.training.seed < 2**31:
+        raise ConfigError(f"--seed {config.training.seed}: give 0 to {2**31 - 1}")
+    if config.training.tensorboard and find_spec("tensorboardX") is None:
+        raise ConfigError("--training.tensorboard needs tensorboardX: pip install 'flaxnmt[tensorboard]'")
     if not 0 <= config.training.label_smoothing < 1:
         raise ConfigError(
             f"--training.label-smoothing {config.training.label_smoothing}: a share of at least 0 and below 1"

@@ -23,7 +23,7 @@ from flaxnmt.language.causal import CausalReader
 from flaxnmt.language.contextual import Contextual
 from flaxnmt.language.reader import Guess, Reader
 from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig, Seq2SeqConfig, uses_splash
-from flaxnmt.models.families import Model, module
+from flaxnmt.models.families import Model, example_inputs, module
 from flaxnmt.run_directory import (
     LABELS,
     PARAMETERS,
@@ -33,7 +33,9 @@ from flaxnmt.run_directory import (
     local_run,
     read_config,
 )
+from flaxnmt.sharding import unbox
 from flaxnmt.training.export import read_parameters
+from flaxnmt.training.integrity import check_layout, layout
 from flaxnmt.training.metrics import FILE as METRICS
 from flaxnmt.training.metrics import read_metrics
 from flaxnmt.translation.concatenation import ConcatenationTranslator
@@ -126,6 +128,18 @@ class Run:
         return make_model(config, self.vocabularies)
 
     @cached_property
+    def _placed(self) -> Params:
+        """The parameters on the default device.
+
+        Raises:
+          RunError: if they are those of another configuration or vocabulary.
+        """
+        made = jax.eval_shape(self.model.init, jax.random.key(0), *example_inputs(self.config.model, 1))
+        expected = layout(unbox(made["params"]))
+        check_layout(layout(self.params), expected, f"{self.name}: {PARAMETERS}")
+        return jax.device_put(self.params)
+
+    @cached_property
     def translator(self) -> Translator:
         """Parameters on the default device and the compiled functions.
 
@@ -146,7 +160,7 @@ class Run:
 
     @cached_property
     def _writer(self) -> Translator:
-        return make_translator(self.config, self.model, jax.device_put(self.params), self.vocabularies)
+        return make_translator(self.config, self.model, self._placed, self.vocabularies)
 
     @cached_property
     def reader(self) -> Reader | CausalReader:
@@ -161,7 +175,7 @@ class Run:
             raise ConfigError(
                 f"{self.name} is {kind}: texts are read by an encoder alone, or a decoder alone"
             )
-        parts = self.model, jax.device_put(self.params), self.vocabularies.source
+        parts = self.model, self._placed, self.vocabularies.source
         if isinstance(model, DecoderOnlyConfig):
             return CausalReader(*parts)
         path = local_run(self.name, LABELS) / LABELS

@@ -27,7 +27,7 @@ from flaxnmt.errors import ConfigError, DataError, RunError, UserError
 from flaxnmt.remote import is_address, located, reaching
 from flaxnmt.run_directory import TOKENIZER, load_vocabularies
 from flaxnmt.translation.lines import Text
-from flaxnmt.translation.shapes import FULL, LONGEST, grid_plan
+from flaxnmt.translation.shapes import FULL, grid_plan, longest_of
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def prepare(config: Config, directory: Path, bring: Callable[[], None]) -> Corpo
     corpus = TokenCorpus.open(directory / "data" / "train")
     make = _document_batches if config.model.is_document else _sentence_batches
     dev = TextPairs.of(data.dev, data.paragraphs)
-    train, dev_batches = make(data, corpus, _tokenised(dev, data, vocabularies), config.training.seed)
+    train, dev_batches = make(config, corpus, _tokenised(dev, data, vocabularies))
     test = TextPairs.of(data.test, data.paragraphs) if data.test else None
     return Corpora(vocabularies, corpus, train, dev, dev_batches, test)
 
@@ -119,40 +119,45 @@ def _tokenised(pairs: TextPairs, config: DataConfig, vocabularies: Vocabularies)
 
 
 def _sentence_batches(
-    config: DataConfig, corpus: TokenCorpus, dev: TokenCorpus, seed: int
+    config: Config, corpus: TokenCorpus, dev: TokenCorpus
 ) -> tuple[ShuffledBatches, SortedBatches]:
+    data = config.data
     plan = plan_buckets(
         corpus.source.lengths,
         corpus.target.lengths,
-        max_length=config.max_length,
-        batch_tokens=config.batch_tokens,
-        buckets=config.buckets,
-        rows_multiple=config.rows_multiple,
-        length_multiple=config.length_multiple,
+        max_length=data.max_length,
+        batch_tokens=data.batch_tokens,
+        buckets=data.buckets,
+        rows_multiple=data.rows_multiple,
+        length_multiple=data.length_multiple,
     )
-    dev_plan = extend(plan, max(plan.max_length, LONGEST), rows_multiple=config.rows_multiple)
-    return TrainBatches(corpus, plan, seed), EvaluationBatches(dev.source, dev.target, dev_plan)
+    longest = max(plan.max_length, longest_of(config.model))
+    dev_plan = extend(plan, longest, rows_multiple=data.rows_multiple)
+    return TrainBatches(corpus, plan, config.training.seed), EvaluationBatches(
+        dev.source, dev.target, dev_plan
+    )
 
 
 def _document_batches(
-    config: DataConfig, corpus: TokenCorpus, dev: TokenCorpus, seed: int
+    config: Config, corpus: TokenCorpus, dev: TokenCorpus
 ) -> tuple[ShuffledBatches, SortedBatches]:
-    chunks = chunk(corpus.document_offsets, config.max_sentences, config.overlap)
+    data, seed = config.data, config.training.seed
+    chunks = chunk(corpus.document_offsets, data.max_sentences, data.overlap)
     if chunks.cut:
         log.info("%s", chunks.cut)
-    boundaries = Boundaries(config.boundaries, seed)
-    units = DocumentChunks(corpus, chunks, config.max_length, boundaries=boundaries)
+    boundaries = Boundaries(data.boundaries, seed)
+    units = DocumentChunks(corpus, chunks, data.max_length, boundaries=boundaries)
     plan = plan_documents(
         units,
-        max_length=config.max_length,
-        batch_tokens=config.batch_tokens,
-        buckets=config.buckets,
-        rows_multiple=config.rows_multiple,
-        length_multiple=config.length_multiple,
+        max_length=data.max_length,
+        batch_tokens=data.batch_tokens,
+        buckets=data.buckets,
+        rows_multiple=data.rows_multiple,
+        length_multiple=data.length_multiple,
     )
-    dev_chunks = chunk(dev.document_offsets, config.max_sentences, config.overlap)
+    dev_chunks = chunk(dev.document_offsets, data.max_sentences, data.overlap)
     dev_units = DocumentChunks(dev, dev_chunks, boundaries=boundaries)
-    dev_plan = grid_plan(config.batch_tokens // FULL, config.max_sentences, config.rows_multiple)
+    dev_plan = grid_plan(data.batch_tokens // FULL, data.max_sentences, data.rows_multiple)
     return ShuffledBatches(units, plan, seed), SortedBatches(dev_units, dev_plan)
 
 

@@ -69,7 +69,7 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
 
     def evaluator(objective: Objective, params: Params, mesh: Mesh) -> TranslationScores:
         translator = make_translator(config, model, params, corpora.vocabularies, mesh)
-        some, lowercase = training.evaluate_translations, config.data.tokenizer.lowercase
+        some, lowercase = training.evaluate_translations, corpora.vocabularies.target.lowercase
         return TranslationScores(objective, translator, corpora, some, lowercase)
 
     def flops(batch) -> int:

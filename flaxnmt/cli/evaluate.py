@@ -83,7 +83,7 @@ class Evaluate:
             baseline = list(read_source(self.baseline))
             same_length(self.reference, reference, self.baseline, baseline)
         run = open_run(self.run)
-        outputs, lowercase = run.translate(source, **self._options()), run.config.data.tokenizer.lowercase
+        outputs, lowercase = run.translate(source, **self._options()), run.vocabularies.target.lowercase
         self._keep([outputs])
         scores = evaluate(outputs, reference, lowercase=lowercase, language=self.language)
         if self.baseline is not None:
@@ -107,7 +107,7 @@ class Evaluate:
             lines = list(read_source(self.baseline))
             baseline = in_documents(self.baseline, lines, [len(document) for document in documents])
         run = open_run(self.run)
-        options = {"lowercase": run.config.data.tokenizer.lowercase}
+        options = {"lowercase": run.vocabularies.target.lowercase}
 
         def translate(documents: list[Document], wanted: list | None = None) -> list[list[str]]:
             return run.translate_documents(documents, wanted=wanted, **self._options())

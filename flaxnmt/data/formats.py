@@ -260,6 +260,9 @@ def json_lines(path: Path, report: Report = refuse, blank: Report = ignore) -> I
         except json.JSONDecodeError as error:
             report(Problem("json", str(path), line, f"not JSON ({error.msg} at column {error.colno})"))
             continue
+        except RecursionError:
+            report(Problem("json", str(path), line, "not JSON that can be read (nested too deeply)"))
+            continue
         except UnicodeEncodeError:
             report(
                 Problem(
@@ -267,7 +270,7 @@ def json_lines(path: Path, report: Report = refuse, blank: Report = ignore) -> I
                 )
             )
             continue
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, AttributeError, ValueError):
             message = (
                 'not a document: {"doc_id", "section", "paragraphs": [{"src": [...], "tgt": [...]}]} expected'
             )

@@ -130,11 +130,6 @@ class TokenCorpus:
         return f"{crc:08x}"
 
     @cached_property
-    def paragraph_offsets(self) -> Int[np.ndarray, "offsets"]:
-        """Index of the first pair of each paragraph, then the number of pairs."""
-        return np.append(np.flatnonzero(self.starts & PARAGRAPH), len(self))
-
-    @cached_property
     def document_offsets(self) -> Int[np.ndarray, "offsets"]:
         """Index of the first pair of each document, then the number of pairs."""
         return np.append(np.flatnonzero(self.starts & DOCUMENT), len(self))

@@ -20,14 +20,6 @@ def token_log_probs(
     return jnp.where(mask, chosen - jax.nn.logsumexp(logits, axis=-1), 0.0)
 
 
-def sequence_log_probs(
-    logits: Float[Array, "B T V"], targets: Int[Array, "B T"], pad: int = 0
-) -> tuple[Float[Array, "B"], Int[Array, "B"]]:
-    """Sum of `token_log_probs` of each row, and its number of tokens: all but pad, eos included."""
-    mask = targets != pad
-    return token_log_probs(logits, targets, mask).sum(-1), mask.sum(-1, dtype=jnp.int32)
-
-
 def penalised(
     log_probs: Float[Array, "*B"], lengths: Int[Array, "*B"], length_penalty: float
 ) -> Float[Array, "*B"]:

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from flaxnmt.data.tokenizers import Offsets, Tokenizer
-from flaxnmt.language.contextual import Contextual, contextual, longest_of, told
+from flaxnmt.language.contextual import Contextual, contextual, told
 from flaxnmt.models.decoder_only import DecoderOnly
 from flaxnmt.symbols import BOS, EOS
+from flaxnmt.translation.shapes import longest_of
 from flaxnmt.typing import Array, Float, Int, Params
 
 

@@ -12,7 +12,7 @@ from flaxnmt.data.tokenizers import Offsets
 from flaxnmt.gates.budget import find_budget
 from flaxnmt.models.config import ModelConfig
 from flaxnmt.symbols import EOS
-from flaxnmt.translation.shapes import LONGEST, square_plan
+from flaxnmt.translation.shapes import square_plan
 from flaxnmt.typing import Array, Float, Int
 
 BATCH = 64
@@ -33,11 +33,6 @@ class Contextual(NamedTuple):
     pieces: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
     layers: Float[np.ndarray, "layers L D"]
-
-
-def longest_of(config: ModelConfig) -> int:
-    """Tokens of a text that a model reads, symbols included: where positions are learned, as many as there are."""
-    return min(config.max_positions, LONGEST) if config.positions == "learned" else LONGEST
 
 
 def told(

@@ -13,8 +13,9 @@ from flaxnmt.data.labelled.layout import text_inputs
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, MASK, SPECIALS, Offsets, Tokenizer
 from flaxnmt.errors import ConfigError, DataError
-from flaxnmt.language.contextual import Contextual, contextual, longest_of, over_batches, plan_of, told
+from flaxnmt.language.contextual import Contextual, contextual, over_batches, plan_of, told
 from flaxnmt.models.encoder_only import EncoderOnly
+from flaxnmt.translation.shapes import longest_of
 from flaxnmt.typing import Float, Params
 
 

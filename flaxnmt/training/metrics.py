@@ -1,11 +1,12 @@
 """The record of a run: rows of numbers by step, one JSON object per line in `metrics.jsonl`.
 
-A row has `step`, `time` (seconds since 1970) and `kind`: "train" (sums over a logging interval), "dev" and
-"test" (losses, and scores as `evaluation.scores` gives them), or "event" (something that happened: what is in
-`event`).
+A row has `step`, `time` (seconds since 1970) and `kind`: "train" (means by token over a logging interval), "dev" and
+"test" (losses, and scores as `evaluation.scores` gives them), "average" (those of averaged checkpoints on the development
+set), or "event" (something that happened: what is in `event`). A number that is not finite is null.
 """
 
 import json
+import math
 import os
 import time
 from collections import deque
@@ -62,6 +63,18 @@ def number(row: Row, name: str) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def finite(values: PyTree) -> PyTree:
+    """With None for what is no finite number: JSON has no name for it, and strict readers refuse Python's."""
+    match values:
+        case Mapping():
+            return {name: finite(value) for name, value in values.items()}
+        case list() | tuple():
+            return [finite(value) for value in values]
+        case float() if not math.isfinite(values):
+            return None
+    return values
+
+
 class MetricsWriter:
     """Appends rows to the record of `run_dir`; other processes than the first write nothing.
 
@@ -75,7 +88,7 @@ class MetricsWriter:
         run_dir: str | os.PathLike,
         tensorboard: bool = False,
         resume_step: int | None = None,
-        again: Collection[str] = ("test",),
+        again: Collection[str] = ("average", "test"),
     ):
         self._later: deque[tuple[Row, PyTree, Callable]] = deque()
         self._file, self._board = None, None
@@ -148,7 +161,7 @@ class MetricsWriter:
     def _append(self, row: Row) -> Row:
         if self._file is not None:
             # One write per line: a kill tears the last line at most.
-            self._file.write(json.dumps(row) + "\n")
+            self._file.write(json.dumps(finite(row), allow_nan=False) + "\n")
         if self._board is not None:
             for name in row.keys() - {"step", "time"}:
                 value = number(row, name)

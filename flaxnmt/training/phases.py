@@ -1,7 +1,7 @@
 """Where the wall time of a run goes, by phase.
 
 Every second belongs to one phase, over all starts of a run up to their last checkpoint: what was done after it is lost,
-and counts nowhere. No update waits for the device, so `step` is what the loop has left.
+and counts nowhere. Updates run ahead of the device, so `step` is what the loop has left.
 """
 
 import contextlib
@@ -22,7 +22,8 @@ class Phases:
     compile   XLA, wherever it happens (tracing counts where it happens)
     restore   reading a checkpoint
     data      waiting for batches; what is loaded while the device computes costs nothing
-    step      updates: what is left of the time in the loop, in which the device is never waited for
+    step      updates: what is left of the time in the loop, in which the device is waited for before a checkpoint alone, and
+              else two updates late
     save      what a checkpoint keeps the loop from going on; the rest of it is written meanwhile
     evaluate  development and test sets
     """

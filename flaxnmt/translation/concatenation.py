@@ -12,7 +12,7 @@ from flaxnmt.data.tokenizers import Tokenizer
 from flaxnmt.errors import ConfigError
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.search import Hypothesis, Score
-from flaxnmt.translation.shapes import LONGEST
+from flaxnmt.translation.shapes import longest_of
 from flaxnmt.translation.translator import Translator
 
 
@@ -84,8 +84,8 @@ class ConcatenationTranslator(Translator):
 
     def encode(self, tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without its first sentences where it is too long: what is cut is context."""
-        symbol = tokenizer.id(BREAK)
-        return [_within(ids, LONGEST - 1, symbol) for ids in super().encode(tokenizer, lines)]
+        symbol, most = tokenizer.id(BREAK), longest_of(self.model.config) - 1
+        return [_within(ids, most, symbol) for ids in super().encode(tokenizer, lines)]
 
     def _with_context(self, sentences: Sequence[str], documents: list[list[int]]) -> tuple[str, ...]:
         return tuple(

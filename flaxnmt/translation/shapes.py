@@ -6,15 +6,21 @@ import numpy as np
 
 from flaxnmt.data.buckets import Bucket, BucketPlan
 from flaxnmt.data.document_batches import DocumentBucket
+from flaxnmt.models.config import ModelConfig
 from flaxnmt.typing import Int
 
 LONGEST = 1024
-"""Tokens at which a source or target line is cut, with a warning; lengths double from 8 up to here."""
+"""Tokens at which a source or target line is cut at the latest, with a warning; lengths double from 8 up to here."""
 
 LENGTHS = tuple(8 * 2**power for power in range(8))
 
 FULL = 64
 """Tokens up to which a batch has as many rows as its batch size."""
+
+
+def longest_of(config: ModelConfig) -> int:
+    """Tokens of a text that a model reads, symbols included: where positions are learned, as many as there are."""
+    return min(config.max_positions, LONGEST) if config.positions == "learned" else LONGEST
 
 
 def square_plan(rows: int, multiple: int = 1, longest: int = LONGEST) -> BucketPlan:

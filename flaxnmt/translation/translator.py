@@ -22,7 +22,7 @@ from flaxnmt.sharding import owned_rows, put_batch, use_mesh
 from flaxnmt.translation import programs
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.search import BLANK, Hypothesis, Prefixes, Score, Search
-from flaxnmt.translation.shapes import square_plan
+from flaxnmt.translation.shapes import longest_of, square_plan
 from flaxnmt.typing import Params
 
 
@@ -229,7 +229,7 @@ class Translator:
     ) -> SortedBatches:
         """Batches in which every sentence that is wanted stands once, in any order."""
         count = len(source) if text.wanted is None else int(text.wanted.sum())
-        plan = square_plan(*self.rows(count, batch_size))
+        plan = square_plan(*self.rows(count, batch_size), longest=longest_of(self.model.config))
         return EvaluationBatches(source, target, plan, text.numbers, text.wanted)
 
     def rows(self, lines: int, batch_size: int | None) -> tuple[int, int]:

@@ -201,6 +201,8 @@ def test_json_lines(write, suffix):
     ("line", "message"),
     [
         ('{"paragraphs": [', "not JSON"),
+        ("[" * 100_000, "not JSON that can be read"),
+        ('{"paragraphs": [], "section": ' + "1" * 5000 + "}", "not a document"),
         ("[1, 2]", "not a document"),
         ('{"paragraphs": [{"source": []}]}', "not a document"),
         ('{"paragraphs": [{"src": "text", "tgt": "text"}]}', "not a document"),

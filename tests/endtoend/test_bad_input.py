@@ -115,11 +115,24 @@ def test_configurations_that_cannot_be_trained(training):
         ("--training.label-smoothing", 1, "a share of at least 0 and below 1"),
         ("--training.ema", 1, "a decay above 0 and below 1, such as 0.999"),
         ("--data.tokenizer.character-coverage", 0, "a share above 0 and up to 1"),
+        ("--training.checkpoint-every", 0, "give at least 1"),
+        ("--model.d-model", 0, "give at least 1"),
+        ("--model.encoder.layers", 0, "give at least 1"),
+        ("--model.decoder.feed-forward", -1, "give at least 1"),
+        ("--data.workers", -1, "give 0 or more"),
+        ("--seed", -1, "give 0 to 2147483647"),
+        ("--seed", 2**31, "give 0 to 2147483647"),
     ],
 )
 def test_numbers_out_of_range(training, option, value, said):
     flag = option.replace("--max", "--training.max")
     assert re.fullmatch(rf"{flag} {value}(\.0)?: {said}", training(option, value))
+
+
+def test_tensorboard_that_is_not_installed(training, monkeypatch):
+    monkeypatch.setattr("flaxnmt.checks.find_spec", {"tensorboardX": None}.get)
+    said = training("--training.tensorboard")
+    assert said == "--training.tensorboard needs tensorboardX: pip install 'flaxnmt[tensorboard]'"
 
 
 def test_what_has_to_be_given(capsys, tmp_path, corpus):
@@ -251,6 +264,13 @@ def test_run_directories_that_are_half_there(capsys, tmp_path, trained):
     assert translating().startswith(f"{run / 'parameters.npz'}: no exported parameters")
     (run / "parameters.npz").write_bytes((trained.directory / "parameters.npz").read_bytes()[:-100])
     assert translating().startswith(f"{run / 'parameters.npz'}: not a whole parameter file")
+    shutil.copy(trained.directory / "parameters.npz", run)
+    config = (run / "config.json").read_text()
+    assert '"d_model": 32' in config
+    (run / "config.json").write_text(config.replace('"d_model": 32', '"d_model": 64'))
+    said = translating()
+    assert said.startswith(f"{run}: parameters.npz does not fit this configuration in ")
+    assert "is float32[32], the model has float32[64]" in said
     for content in ('{"class": "Con', "[]", "3", '{"class": "Config"}'):
         (run / "config.json").write_text(content)
         assert translating().startswith(f"{run / 'config.json'}: not a whole configuration")

@@ -2,14 +2,19 @@
 
 import json
 import random
+import shutil
 
+import jax
+import jax.numpy as jnp
 import pytest
+from small_models import random_params, small_model
 from tiny_runs import finish, sentences, start, write_lines
 
 from experiments import train
 from experiments.configs import load
 from flaxnmt.cli import main
 from flaxnmt.translation.search import Sampling
+from flaxnmt.translation.translator import Translator
 
 LONG = " ".join(["one two three four"] * 500)
 ODD_LINES = ["one two", "", "   ", "\t", LONG, "unheard-of words", "\N{NO-BREAK SPACE}", "ten"]
@@ -35,6 +40,15 @@ def test_over_long_lines_are_scored_too(opened, caplog):
     (score,) = opened.score([LONG], [LONG])
     assert len(score.tokens) == len(score.token_log_probs) == 1024 and score.tokens[-1] == "</s>"
     assert "the first is line 1" in caplog.text
+
+
+def test_lines_beyond_learned_positions_are_cut_with_a_warning(opened, caplog):
+    vocabularies = opened.vocabularies
+    model = small_model(*[vocabularies.source.vocab_size] * 2, positions="learned", max_positions=10)
+    params = jax.tree.map(jnp.float32, random_params(model))
+    translator = Translator(model, params, vocabularies)
+    assert len(translator.translate([LONG, "one"], max_length=3)) == 2
+    assert "1 of 2 lines exceed 10 source or 10 target tokens and are cut there" in caplog.text
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +174,19 @@ def test_evaluation_is_that_of_the_sacrebleu_command(trained, tmp_path, capsys):
         ours = scores[{"BLEU": "bleu", "chrF2": "chrf", "TER": "ter"}[theirs["name"]]]
         assert round(ours["score"], 6) == theirs["score"] and 0 < ours["score"] < 100
         assert ours["signature"] == theirs["signature"]
+
+
+def test_case_counts_as_the_vocabulary_in_use_has_it(trained, tmp_path, capsys):
+    """A run that starts from another has the vocabulary of that one, whatever its own options say."""
+    for name in ("tokenizer", "parameters.npz", "config.json"):
+        copy = shutil.copytree if name == "tokenizer" else shutil.copy
+        copy(trained.directory / name, tmp_path / name)
+    config = (tmp_path / "config.json").read_text()
+    assert '"lowercase": false' in config
+    (tmp_path / "config.json").write_text(config.replace('"lowercase": false', '"lowercase": true'))
+    lines = str(write_lines(tmp_path / "lines", ["one two"]))
+    assert main(["evaluate", "--run", str(tmp_path), "--source", lines, "--reference", lines]) == 0
+    assert "case:mixed" in json.loads(capsys.readouterr().out)["bleu"]["signature"]
 
 
 def test_check_data_reports_and_judges(tmp_path, capsys):

@@ -40,7 +40,7 @@ def test_patience_ends_a_run_that_learns_nothing(corpus, tmp_path):
     assert min(spent[phase] for phase in ("init", "compile", "data", "step", "save", "evaluate")) > 0
     # A row ends with each checkpoint, however long the interval.
     assert [row["step"] for row in rows(run, "train")] == [2, 4, 6]
-    averaged, test = rows(run, "test")
+    (averaged,), (test,) = rows(run, "average"), rows(run, "test")
     assert averaged["set"] == "dev, mean of steps 4 6" and "mean of 2 checkpoints · dev " in err
     assert averaged["loss"] == rows(run, "dev")[0]["loss"]
     assert "loss" not in test and test["lines"] == 8

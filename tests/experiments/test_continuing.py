@@ -35,6 +35,21 @@ def test_a_vocabulary_that_another_start_left_is_not_taken_for_that_of_this_one(
         assert not (tmp_path / "tokenizer").exists()
 
 
+def test_what_was_exported_keeps_its_vocabulary_without_checkpoints(tmp_path):
+    config = load("discourse_demo")
+    save_config(tmp_path, config)
+    (tmp_path / "tokenizer").mkdir()
+    check(replace(config, model=replace(config.model, d_model=32)), tmp_path)
+    (tmp_path / "parameters.npz").touch()
+    check(config, tmp_path)
+    with pytest.raises(RunError, match="was trained with another configuration .model.d_model: .* -> 32"):
+        check(replace(config, model=replace(config.model, d_model=32)), tmp_path)
+    with pytest.raises(RunError, match="is the run directory itself: give another --run"):
+        with made_directory(tmp_path, config, tmp_path):
+            pass
+    assert (tmp_path / "tokenizer").is_dir()
+
+
 def test_the_end_that_noise_on_gates_grows_to_stays(tmp_path):
     config = load("cct_multi30k_en_de")
     save_config(tmp_path, config)

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import math
 import os
 
 import jax
@@ -31,6 +32,20 @@ def test_rows_come_back_in_order_with_their_values(tmp_path):
         "step": 10, "time": 0, "kind": "dev", "loss": 1.5, "bleu": {"score": 30.5}
     }  # fmt: skip
     assert second | {"time": 0} == {"step": 10, "time": 0, "kind": "event", "event": "saved", "size": 3}
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path):
+    with MetricsWriter(tmp_path) as writer:
+        row = writer.write(1, "dev", {"loss": float("nan"), "by": [{"x": float("-inf")}, 2.5], "ok": True})
+    assert math.isnan(row["loss"])
+
+    def refuse(name):
+        raise ValueError(name)
+
+    (found,) = (
+        json.loads(line, parse_constant=refuse) for line in (tmp_path / FILE).read_text().splitlines()
+    )
+    assert (found["loss"], found["by"], found["ok"]) == (None, [{"x": None}, 2.5], True)
 
 
 def test_later_rows_wait_for_the_next_one(tmp_path):
