@@ -186,7 +186,7 @@ def train(model, steps=10, **objective):
 )
 def test_it_trains_and_decodes(branches):
     model = with_branches(*branches)
-    values, params = train(model, 30)
+    values, params = train(model, 60)
     assert values[-1] < 0.5 * values[0]
     found = jax.jit(lambda params: model.apply({"params": params}, method=best))(params)
     # The batch is learned by heart.

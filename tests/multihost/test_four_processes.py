@@ -141,6 +141,7 @@ def test_jax_alone_notices_a_lost_process_of_a_cluster(trained, tmp_path):
         second.kill()
         began = time.monotonic()
         codes, (said, _) = ends([first, second])
+    print(said)
     assert codes == [43, -signal.SIGKILL] and time.monotonic() - began < 30
     assert len([*tmp_path.glob("jit_*")]) > 3
     # A collective that breaks at once is an error of Python; one that waits is ended by JAX.

@@ -43,25 +43,30 @@ def write(path, lines):
     path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
 
 
+def small_sweep(name: str) -> sweep.Sweep:
+    """Trials of the sweep, with its names and flags, at the size of a test."""
+    trials = (trial for trial in bert.sweep.trials if trial.seed == 1 and trial.name in TRIALS)
+    small = (
+        dataclasses.replace(
+            trial, options=(*trial.options, *TINY, *(BLOCKS if trial.name.endswith("gated") else ()))
+        )
+        for trial in trials
+    )
+    return sweep.Sweep(tuple(small), bert.measure, bert.TABLES)
+
+
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory):
-    """Trials of the sweep, with its names and flags, at the size of a test."""
+    """That of `small_sweep`."""
     folder = tmp_path_factory.mktemp("bert")
     for book in (*bert.BOOKS, "frankenstein"):
         write(folder / "mono_en" / f"{book}.txt.gz", sentences(40, seed=len(book)))
     for seed, split in enumerate(("train", "dev", "test")):
         rows = [f"{i % 2}\t{line}" for i, line in enumerate(sentences(30, seed))]
         write(folder / "sst2" / f"{split}.tsv.gz", ["label\tsentence", *rows])
-    small = [
-        dataclasses.replace(
-            trial, options=(*trial.options, *TINY, *(BLOCKS if trial.name.endswith("gated") else ()))
-        )
-        for trial in bert.sweep.trials
-        if trial.seed == 1 and trial.name in TRIALS
-    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_FLAGS", "")
-        patch.setattr(sweep, "load", lambda name: sweep.Sweep(tuple(small), bert.measure, bert.TABLES))
+        patch.setattr(sweep, "load", small_sweep)
         places = ["--runs", str(folder / "runs"), "--results", str(folder), "--data", str(folder)]
         assert sweep.main(["bert", *places]) == 0
     return folder / "bert.jsonl"
@@ -141,7 +146,8 @@ def test_gains_are_bars_beside_each_other(table):
     assert [bar.get_height() for bar in axes.patches] == [other["accuracy"].item(), plain]
 
 
-def test_the_ledger_has_its_tables(ledger, capsys):
+def test_the_ledger_has_its_tables(ledger, capsys, monkeypatch):
+    monkeypatch.setattr(sweep, "load", small_sweep)
     assert tables.main(["bert", "--results", str(ledger.parent)]) == 0
     shown = capsys.readouterr().out
     assert "### Masked language models" in shown and "### SST-2 (figure 7)" in shown

@@ -57,7 +57,7 @@ def run_sweep(folder: Path) -> None:
     )
     # A process for each, with its own measurement of the machine, would be most of the time.
     process.measure_matmul_peak = cache(process.measure_matmul_peak)
-    sweep.train = lambda trial, runs: train.main(trial.command(runs))
+    sweep.train = lambda trial, runs, log_file: train.main(trial.command(runs))
     sweep.apart = lambda function, *arguments: function(*arguments)
     raise SystemExit(sweep.main(["encoders", "--runs", str(folder / "runs"), "--results", str(folder)]))
 
