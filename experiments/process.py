@@ -177,6 +177,15 @@ def _units() -> int:
     return 1 if jax.default_backend() == "cpu" else jax.device_count()
 
 
+def of_lost_process(error: BaseException | None) -> BaseException | None:
+    """The error of JAX that says that a process is missed: this one, or what it came of, such as on the way out."""
+    while error is not None:
+        if isinstance(error, jax.errors.JaxRuntimeError) and any(sign in str(error) for sign in OTHERS_GONE):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
 def run_supervised(argv: list[str]) -> None:
     """`main` as the child of a supervisor: where it fails it leaves at once, and does not wait for the others.
 
@@ -185,14 +194,12 @@ def run_supervised(argv: list[str]) -> None:
     try:
         code = main(argv)
     except Exception as error:
-        lost = isinstance(error, jax.errors.JaxRuntimeError) and any(
-            sign in str(error) for sign in OTHERS_GONE
-        )
-        if lost and "--debug" not in argv:
-            print(f"error: another process was lost ({in_short(error)}): {ON}", file=sys.stderr)
+        lost = of_lost_process(error)
+        if lost is not None and "--debug" not in argv:
+            print(f"error: another process was lost ({in_short(lost)}): {ON}", file=sys.stderr)
         else:
             traceback.print_exc()
-        code = LOST if lost else 1
+        code = 1 if lost is None else LOST
     if code not in (0, PREEMPTED):
         sys.stdout.flush()
         sys.stderr.flush()
