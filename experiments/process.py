@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import traceback
+from importlib.util import find_spec
 
 import jax
 
@@ -76,6 +77,8 @@ def prepare_and_train(
     check(config, directory)
     if uses_splash(config.model) and jax.default_backend() != "tpu":
         raise ConfigError("--model.document.kernel splash needs a TPU: give --model.document.kernel xla here")
+    if config.training.tensorboard and find_spec("tensorboardX") is None:
+        raise ConfigError("--training.tensorboard needs tensorboardX: pip install 'flaxnmt[tensorboard]'")
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.model)
     rules = BRANCHES_APART if config.mesh.branches else Rules()
     owned_rows(config.data.rows_multiple, mesh, rules)

@@ -1,7 +1,5 @@
 """What no data can make a model of: settings that do not fit together, said before anything is read."""
 
-from importlib.util import find_spec
-
 from flaxnmt.config import Config, TrainingConfig
 from flaxnmt.config_io import flatten
 from flaxnmt.errors import ConfigError
@@ -48,8 +46,6 @@ def check_ranges(config: Config) -> None:
         raise ConfigError(f"--data.workers {config.data.workers}: give 0 or more")
     if not 0 <= config.training.seed < 2**31:
         raise ConfigError(f"--seed {config.training.seed}: give 0 to {2**31 - 1}")
-    if config.training.tensorboard and find_spec("tensorboardX") is None:
-        raise ConfigError("--training.tensorboard needs tensorboardX: pip install 'flaxnmt[tensorboard]'")
     if not 0 <= config.training.label_smoothing < 1:
         raise ConfigError(
             f"--training.label-smoothing {config.training.label_smoothing}: a share of at least 0 and below 1"

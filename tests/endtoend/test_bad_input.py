@@ -130,7 +130,7 @@ def test_numbers_out_of_range(training, option, value, said):
 
 
 def test_tensorboard_that_is_not_installed(training, monkeypatch):
-    monkeypatch.setattr("flaxnmt.checks.find_spec", {"tensorboardX": None}.get)
+    monkeypatch.setattr("experiments.process.find_spec", {"tensorboardX": None}.get)
     said = training("--training.tensorboard")
     assert said == "--training.tensorboard needs tensorboardX: pip install 'flaxnmt[tensorboard]'"
 
