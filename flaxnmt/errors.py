@@ -1,6 +1,6 @@
 """Errors that a user can act on: one line that says what was given, what was expected and what to do.
 
-Commands print that line and exit with 2; a traceback is a defect.
+Commands print that line and exit with the code of the error; a traceback is a defect.
 """
 
 

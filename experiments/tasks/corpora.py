@@ -133,9 +133,8 @@ def _sentence_batches(
     )
     longest = max(plan.max_length, longest_of(config.model))
     dev_plan = extend(plan, longest, rows_multiple=data.rows_multiple)
-    return TrainBatches(corpus, plan, config.training.seed), EvaluationBatches(
-        dev.source, dev.target, dev_plan
-    )
+    evaluation = EvaluationBatches(dev.source, dev.target, dev_plan)
+    return TrainBatches(corpus, plan, config.training.seed), evaluation
 
 
 def _document_batches(
