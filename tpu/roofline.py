@@ -69,7 +69,7 @@ def _forward(config: Config, shape: Shape, logits: bool = True) -> float:
             said = tokens[-1]
         case _:
             return forward_flops(config.model, vocabulary * logits, *shape)
-    return sequence_flops(config.model, vocabulary, tokens, said * logits)
+    return sequence_flops(config.model, vocabulary * logits, tokens, said)
 
 
 def beam_flops(config: Config, shape: Shape) -> float:

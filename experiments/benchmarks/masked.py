@@ -2,9 +2,9 @@
 
 Both train a post-norm encoder of one size with biases, GELU, learned positions, dropout 0.1 on embeddings, attention
 weights and the output of every sub-layer, AdamW and float32, on the same sequences and cores, and take turns; tokens
-that are not padding count. flaxnmt draws its masks within the step, and looks at the outputs of chosen tokens alone;
-for the peer masks are drawn beforehand, and it makes the logits of all tokens. It runs in an environment of its own
-(`make bench-peers-env`).
+that are not padding count. flaxnmt draws its masks within the step, and computes queries, feed-forward network of the
+last layer and logits of chosen tokens alone; for the peer masks are drawn beforehand, and it computes those of all
+tokens. It runs in an environment of its own (`make bench-peers-env`).
 
     python -m experiments.benchmarks.masked
 """
@@ -207,8 +207,8 @@ def main(options: Options) -> None:
     conditions = (
         f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds in which the systems take turns; "
         f"sequences of {options.length} tokens, {options.tokens} a batch, 8000 pieces; dropout {DROPOUT} on embeddings, "
-        "attention weights and the output of every sub-layer; AdamW, float32. flaxnmt makes the logits of the 15% of "
-        "tokens that are to be said, and Hugging Face of all."
+        "attention weights and the output of every sub-layer; AdamW, float32. flaxnmt computes the logits, and the "
+        "rows of the last layer, of the 15% of tokens that are to be said, and Hugging Face of all."
     )
     text = "\n\n".join([conditions, *(describe(row, options) for row in rows)])
     print(text)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from flaxnmt.each_device import is_divided
-from flaxnmt.typing import Array, Bool, Float, PyTree
+from flaxnmt.typing import Array, Bool, Float, Int, PyTree
 
 PARTS = 16
 
@@ -64,6 +64,11 @@ def on_active(
 
     y = lax.switch(-(-flags.sum() // unit), [program(size) for size in sizes])
     return jax.tree.map(lambda y: y.reshape(*active.shape, *y.shape[1:]), y)
+
+
+def picked(x: Float[Array, "*B L D"], places: Int[Array, "*B P"]) -> Float[Array, "*B P D"]:
+    """The rows at these places of each sequence."""
+    return jnp.take_along_axis(x, places[..., None], axis=-2)
 
 
 def if_any(active: Bool[Array, "*R"] | None, function: Callable[..., PyTree], *args: PyTree) -> PyTree:

@@ -5,11 +5,12 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxnmt.layers.active import picked
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned
 from flaxnmt.layers.sublayer import SubLayer
-from flaxnmt.typing import Array, Count, Float
+from flaxnmt.typing import Array, Count, Float, Int
 
 Norm = Literal["pre", "post", "none"]
 
@@ -70,6 +71,11 @@ class Block(nn.Module):
         shared = self.sublayer.keys(h, context) if shared is None else shared
         y, weights = self.sublayer.rows(h, shared, context)
         return self._after(x, y, context), weights
+
+    def at(self, x: Float[Array, "*B L D"], places: Int[Array, "*B P"], context: Context):
+        """As a call whose rows are their own memory, of the rows at these places of each sequence alone."""
+        shared = self.sublayer.keys(self._before(x), context)
+        return self(picked(x, places), context.of_places(places), shared)
 
     def extend(self, x: Float[Array, "*B Q D"], cache: KeyValues | None, context: Context, write):
         """One step of decoding: adds the shared part of the new rows to the cache, then looks at what is visible.

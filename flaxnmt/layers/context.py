@@ -98,6 +98,25 @@ class Context:
         """For the keys of the rows of a step of decoding, which join those of the steps before."""
         return self.replace(key_positions=self.query_positions, visible=None, bias=None)
 
+    def of_places(self, places: Int[Array, "*B P"]) -> "Context":
+        """For the queries at these places of each sequence, over the same keys."""
+
+        def taken(rows):
+            return None if rows is None else jnp.take_along_axis(rows, places, axis=-1)
+
+        pairs, bias = places[..., None], self.bias
+        if bias is not None and bias.ndim > 1 and bias.shape[-2] > 1:
+            bias = bias.reshape(*(1,) * (pairs.ndim + 1 - bias.ndim), *bias.shape)
+            bias = jnp.take_along_axis(bias, pairs[..., None, :, :], axis=-2)
+        return self.replace(
+            query_mask=taken(self.query_mask),
+            query_positions=places if self.query_positions is None else taken(self.query_positions),
+            visible=None if self.visible is None else jnp.take_along_axis(self.visible, pairs, axis=-2),
+            bias=bias,
+            active=taken(self.active),
+            consecutive=False,
+        )
+
     def of_documents(self, batch: int) -> "Context":
         """What holds of each row and key, with those of a document in one line: [B, -1] in place of [B, N, M].
 

@@ -256,6 +256,16 @@ class EncoderOnlyConfig(EncodingConfig):
     def parts(self) -> tuple[Part, ...]:
         return ("encoder",)
 
+    @property
+    def ends_in_rows(self) -> bool:
+        """Whether the last layer can compute its output for some tokens alone.
+
+        So it is where it is the end of a single encoder and attention within the sequence, with no gates, whose use is
+        counted over all tokens, and no scan, in which it is like all others.
+        """
+        (kinds, *others) = self.encoder_branches
+        return kinds[-1] == "sentence" and not (others or self.budgets or self.scan or self.is_document)
+
 
 @dataclass(frozen=True)
 class DecoderOnlyConfig(ModelConfig):

@@ -12,7 +12,7 @@ from flaxnmt.gates.block import GatedBlock
 from flaxnmt.layers.block import Block, layer_norm
 from flaxnmt.layers.context import Aux, Context, KeyValues
 from flaxnmt.layers.stack import Stack
-from flaxnmt.typing import Array, Float, PyTree
+from flaxnmt.typing import Array, Float, Int, PyTree
 
 
 class EncoderLayer(nn.Module):
@@ -42,6 +42,12 @@ class EncoderLayer(nn.Module):
         for name, block in self.blocks():
             x, reports[name] = block(x, context)
         return x, reports
+
+    def at(self, x: Float[Array, "*B S D"], places: Int[Array, "*B P"], context: Context):
+        """As a call, of the rows at these places alone, [*B, P, D]; of a layer with attention, without gates."""
+        x, weights = self.attention.at(x, places, context)
+        x, hidden = self.feed_forward(x, context.of_places(places))
+        return x, {"attention": weights, "feed_forward": hidden}
 
     def fill(self, x: Float[Array, "*B S D"], context: Context):
         """([*B, S, D], keys and values of its attention over these rows), of a layer with attention."""
@@ -74,14 +80,26 @@ class Encoder(nn.Module):
             self.norm = layer_norm(self.dtype)
 
     def run(
-        self, x: Float[Array, "*B S D"], context: Context
-    ) -> tuple[Float[Array, "*B S D"], tuple[PyTree, ...]]:
+        self, x: Float[Array, "*B S D"], context: Context, places: Int[Array, "*B P"] | None = None
+    ) -> tuple[Float[Array, "*B R D"], tuple[PyTree, ...]]:
         """(output, what each layer reports)."""
-        x, reports = self.stack.run(lambda layer, x, _: layer(x, context), x)
+
+        def body(layer, x, places):
+            return layer(x, context) if places is None else layer.at(x, places, context)
+
+        last = None if places is None else (*(None,) * (len(self.stack.layers) - 1), places)
+        x, reports = self.stack.run(body, x, last)
         return self.norm(x) if self.final_norm else x, self.stack.per_layer(reports)
 
-    def __call__(self, x: Float[Array, "*B S D"], context: Context) -> tuple[Float[Array, "*B S D"], Aux]:
-        y, reports = self.run(x, context)
+    def __call__(
+        self, x: Float[Array, "*B S D"], context: Context, places: Int[Array, "*B P"] | None = None
+    ) -> tuple[Float[Array, "*B R D"], Aux]:
+        """Output of all rows or, with `places`, of those that stand there in each sequence, and what is reported.
+
+        The last layer, which has attention and no gates and is not scanned, then computes those rows alone, and
+        keys and values of all.
+        """
+        y, reports = self.run(x, context, places)
         return y, Aux.of(self.reported_as, reports, capture=context.capture)
 
     def outputs(self, x: Float[Array, "*B S D"], context: Context) -> Float[Array, "layers *B S D"]:

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxnmt.gates.budget import full_budget
+from flaxnmt.layers.active import picked
 from flaxnmt.layers.block import layer_norm
 from flaxnmt.layers.context import Aux, Context, packed_positions
 from flaxnmt.layers.embedding import Embedding, TokenTable
@@ -60,7 +61,8 @@ class EncoderOnly(nn.Module):
         budget: Int[Array, " B"] | None = None,
         gate_noise: Float[Array, ""] | None = None,
         skip: bool = False,
-    ) -> tuple[Float[Array, "*B L D"], Aux]:
+        places: Int[Array, "B P"] | None = None,
+    ) -> tuple[Float[Array, "*B R D"], Aux]:
         """Contextual embeddings of padded token ids, and what the layers report.
 
         Args:
@@ -71,6 +73,8 @@ class EncoderOnly(nn.Module):
             that of a token alone, other encoders the whole sequence (see `packs` of the configuration).
           paragraphs: of each sentence of a document, from 0.
           budget: of each example, as its place in `config.budgets`; the largest if None.
+          places: of the tokens [B, L] whose embeddings are wanted; all if None. Where `config.ends_in_rows` says so, the
+            last layer computes no others.
         """
         mask = tokens != PAD
         context = self._context(
@@ -82,7 +86,13 @@ class EncoderOnly(nn.Module):
             capture=capture,
         )
         ids = self._positions(mask, packed, paragraphs)
-        return self.encoder(self._embed(tokens, segments, ids, budget, deterministic), context)
+        x = self._embed(tokens, segments, ids, budget, deterministic)
+        if places is None:
+            return self.encoder(x, context)
+        if self.config.ends_in_rows:
+            return self.encoder(x, context, places)
+        hidden, aux = self.encoder(x, context)
+        return picked(hidden, places), aux
 
     def _context(self, mask: Bool[Array, "*B L"], **options) -> Context:
         """Of tokens that look at each other."""

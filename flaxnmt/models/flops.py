@@ -37,7 +37,11 @@ def forward_flops(
 def sequence_flops(
     config: EncoderOnlyConfig | DecoderOnlyConfig, vocab: int, tokens: tuple[int, int], outputs: int
 ) -> int:
-    """FLOPs of a batch [B, L] of a model of one stack, with the logits of that many outputs of each sequence."""
+    """FLOPs of a batch [B, L] of a model of one stack, with the logits of that many outputs of each sequence.
+
+    A vocabulary of 0 leaves out the head. Where only the outputs of masked tokens are computed in the last layer, it
+    counts with those.
+    """
     rows, length = tokens
     logits = 2 * outputs * config.d_model * vocab
     if isinstance(config, DecoderOnlyConfig):
@@ -46,9 +50,16 @@ def sequence_flops(
             block.flops(config.d_model, length, length) for _, block in layer.blocks()
         )
         return rows * (logits + body)
+    body = source_flops(config, length)
     if config.head == "masked":
-        logits += 2 * outputs * config.d_model**2
-    return rows * (logits + source_flops(config, length))
+        logits += 2 * outputs * config.d_model**2 * bool(vocab)
+        if config.ends_in_rows:
+            last = build.encoder(config, ("sentence",)).stack.layers[0]
+            body -= sum(
+                block.flops(config.d_model, length, length) - block.flops(config.d_model, outputs, length)
+                for _, block in last.blocks()
+            )
+    return rows * (logits + body)
 
 
 def side_flops(config: Seq2SeqConfig, words: int, symbols: int, sentences: int = 1) -> tuple[int, int]:

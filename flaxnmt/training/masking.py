@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from flaxnmt.typing import Array, Bool, Float, Int, PRNGKeyArray
+from flaxnmt.typing import Array, Bool, Int, PRNGKeyArray
 
 RATE, MASKED, RANDOM = 0.15, 0.8, 0.1
 """Share of the tokens that are chosen; of these the shares that are masked, and replaced by a random token."""
@@ -50,8 +50,3 @@ def corrupt(
     shown = jnp.where(share < MASKED, mask, jnp.where(share < MASKED + RANDOM, other, own))
     rows = jnp.arange(len(tokens))[:, None]
     return tokens.at[rows, chosen].set(jnp.where(counts, shown, own))
-
-
-def picked(x: Float[Array, "B L D"], places: Int[Array, "B P"]) -> Float[Array, "B P D"]:
-    """The rows at these places of each sequence."""
-    return jnp.take_along_axis(x, places[..., None], axis=1)

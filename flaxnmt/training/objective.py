@@ -17,7 +17,7 @@ from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.symbols import PAD
 from flaxnmt.training.loss import LossSums, fused_linear_cross_entropy, label_smoothed_cross_entropy
-from flaxnmt.training.masking import RATE, choose, corrupt, picked
+from flaxnmt.training.masking import RATE, choose, corrupt
 from flaxnmt.training.step import Objective, Sums
 from flaxnmt.typing import Array, Bool, Float, Int, PyTree
 
@@ -157,8 +157,9 @@ def masked_objective(
 ) -> Objective:
     """Negative log-likelihood of the tokens that are chosen, given the others (Devlin et al. 2019).
 
-    Every update chooses anew; without a key the choice is always the same. Logits are those of the chosen alone. A
-    batch that is evaluated may say the `budget` of each row, as its place among those of the model.
+    Every update chooses anew; without a key the choice is always the same. Logits are those of the chosen alone, and so
+    are the outputs of the last layer where it can compute some alone. A batch that is evaluated may say the `budget` of
+    each row, as its place among those of the model.
 
     Args:
       model: the module, with the head `masked`.
@@ -175,9 +176,9 @@ def masked_objective(
         chosen, counts = choose(draws[0], tokens >= words[0], RATE)
         shown = corrupt(draws[1], tokens, chosen, counts, mask, words)
         given = {"packed": batch["packed"], "budget": batch.get("budget") if key is None else drawn}
-        hidden, aux = model.encode(shown, **given, **options)
+        hidden, aux = model.encode(shown, places=chosen, **given, **options)
         target = jnp.take_along_axis(tokens, chosen, axis=-1)
-        logits = model.logits(picked(hidden, chosen), key is None)
+        logits = model.logits(hidden, key is None)
         sums = _named(label_smoothed_cross_entropy(logits, target, counts, 0.0))
         right = jnp.sum((logits.argmax(-1) == target) & counts, dtype=jnp.float32)
         sums |= {"masked_accuracy": right}

@@ -8,6 +8,7 @@ import reference
 from cases import slow_but
 
 from flaxnmt.attention.multihead import MultiHeadAttention
+from flaxnmt.layers.active import picked
 from flaxnmt.layers.context import Context, positions_of
 
 B, Q, L, D, H = 2, 3, 4, 6, 2
@@ -131,6 +132,27 @@ def test_keys_then_rows_of_any_subset_is_the_whole(inputs):
     assert shared.key.shape == (B, H, L, D // H)
     subset, _ = bound.rows(x[:, 1:], shared, context)
     np.testing.assert_allclose(subset, bound(x, memory, context)[:, 1:], rtol=1e-5, atol=1e-6)
+
+
+BIAS = np.random.default_rng(4).normal(size=(B, H, Q, L))
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        *(context for context, _ in CONTEXTS.values()),
+        *(Context(bias=jnp.asarray(bias, jnp.float32)) for bias in (BIAS, BIAS[:1, 0], BIAS[:, :, :1])),
+        Context(active=jnp.asarray([[True, False, True], [False, True, False]])),
+    ],
+)
+def test_queries_at_some_places_find_what_they_find_among_all(inputs, context):
+    params, (x, memory, _) = float32(make_params()), float32(inputs)
+    places = jnp.asarray([[2, 0], [1, 1]])
+    bound = MultiHeadAttention(D, H).bind({"params": params})
+    shared = bound.keys(memory, context.replace(active=None))
+    found, _ = bound.rows(picked(x, places), shared, context.of_places(places))
+    every, _ = bound.rows(x, shared, context)
+    np.testing.assert_allclose(found, picked(every, places), rtol=1e-5, atol=1e-6)
 
 
 def test_captured_weights_are_a_distribution_over_the_keys_that_are_seen(inputs):

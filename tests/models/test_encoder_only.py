@@ -5,16 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import slow_but
-from small_models import float32, random_ids, random_params, small_encoder
+from small_models import float32, parameter_shapes, random_ids, random_params, small_encoder
 
 from flaxnmt.checks import check_model
 from flaxnmt.config import Config
 from flaxnmt.errors import ConfigError
+from flaxnmt.layers.active import picked
 from flaxnmt.models.config import BudgetConfig, DocumentConfig, EncoderConfig, EncoderOnlyConfig, MultiHead
+from flaxnmt.models.flops import sequence_flops
 from flaxnmt.models.heads import mean_row
+from flaxnmt.sharding import unbox
 
 TOKENS = jnp.asarray(random_ids([7, 4], 7, seed=1))
 SHAPES = {"masked": (2, 7, 20), "classes": (2, 3), "labels": (2, 7, 3), "spans": (2, 7, 2)}
+
+
+def _branches(*branches):
+    return EncoderConfig(attention=MultiHead(2), feed_forward=24, branches=branches)
 
 
 def made(**changes):
@@ -66,6 +73,65 @@ def test_layers_are_the_contextual_embeddings_in_order():
     assert layers.shape == (3, 2, 7, 16)
     hidden, _ = model.apply(params, TOKENS, method="encode")
     np.testing.assert_allclose(layers[-1], hidden, rtol=1e-5, atol=2e-6)
+
+
+ENDS_IN_ROWS = {
+    "learned": {},
+    "pre-norm, Shaw": {"norm": "pre", "positions": "shaw"},
+    "Transformer-XL": {"positions": "transformer_xl"},
+    "rotary, nothing kept": {"positions": "rotary", "remat": True},
+    "after an LSTM": {"encoder": _branches("lstm:1+attention:1")},
+}
+COMPUTES_ALL = {
+    "gates": {"norm": "pre", "budget": BudgetConfig(encoder=(1.0, 0.5), blocks=2)},
+    "scanned": {"scan": True},
+    "an LSTM at the end": {"encoder": _branches("attention:1+lstm:1")},
+    "two encoders": {"encoder": _branches("attention:1", "lstm:1")},
+}
+
+
+@pytest.mark.parametrize(
+    "name", slow_but(["learned", "pre-norm, Shaw", "scanned"], [*ENDS_IN_ROWS, *COMPUTES_ALL])
+)
+def test_some_tokens_are_encoded_as_among_all_forward_and_backward(name):
+    model, params = made(**(ENDS_IN_ROWS | COMPUTES_ALL)[name])
+    assert model.config.ends_in_rows == (name in ENDS_IN_ROWS)
+    packed = jnp.asarray([[1, 1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0]])
+    places = jnp.asarray([[4, 0, 6], [2, 3, 5]])
+    weights = jnp.asarray(np.random.default_rng(5).normal(size=(2, 3, 16)), jnp.float32)
+    # Nobody looks at what is said of padding.
+    weights = weights.at[1, 2].set(0)
+
+    def encode(params, places, wanted):
+        hidden, aux = model.apply(params, TOKENS, packed=packed, places=places, method="encode")
+        return (wanted(hidden) * weights).sum(), (wanted(hidden), aux)
+
+    differentiate = jax.jit(jax.grad(encode, has_aux=True), static_argnums=2)
+    some, (hidden, aux) = differentiate(params, places, lambda hidden: hidden)
+    every, (expected, expected_aux) = differentiate(params, None, lambda hidden: picked(hidden, places))
+    real = np.asarray(weights != 0)
+    np.testing.assert_allclose(hidden[real], expected[real], rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(aux.use(2), expected_aux.use(2), rtol=1e-6)
+    for found, wanted in zip(*map(jax.tree.leaves, (some, every)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=5e-6)
+
+
+def test_the_work_on_some_tokens_is_what_xla_counts():
+    size = {"d_model": 256, "encoder": EncoderConfig(2, MultiHead(4), 1024), "activation": "relu"}
+    model, tokens = small_encoder(**size), jnp.ones((2, 32), jnp.int32)
+    params = {"params": unbox(parameter_shapes(model))}
+
+    def said(params, tokens, places):
+        hidden, _ = model.apply(params, tokens, places=places, method="encode")
+        return model.apply(params, hidden, method="logits")
+
+    def found(outputs):
+        return sequence_flops(model.config, model.vocab_size, tokens.shape, outputs)
+
+    for outputs in (5, 32):
+        lowered = jax.jit(said).lower(params, tokens, jnp.zeros((2, outputs), jnp.int32))
+        assert found(outputs) == pytest.approx(lowered.cost_analysis()["flops"], rel=0.05)
+    assert found(5) < 0.7 * found(32)
 
 
 @pytest.mark.slow

@@ -1,12 +1,14 @@
 """Estimates: which pole is the longest, and by how much, for programs whose numbers are known."""
 
 import dataclasses
+import math
 
 import pytest
 
 from experiments import configs
 from flaxnmt.models.flops import forward_flops, sequence_flops
 from flaxnmt.sharding import make_mesh
+from flaxnmt.training.masking import RATE
 from tpu.hlo import Collective
 from tpu.program import Program
 from tpu.roofline import added_up, beam_flops, estimate, repeated_flops, step_flops
@@ -84,7 +86,7 @@ def test_work_of_a_step_and_of_a_position():
     kept, twice = (estimate([], 1e12, V5E, 1, 1, 0.5, repeated=more) for more in (0, 1e12 / 3))
     assert twice.flops == kept.flops and twice.compute == pytest.approx(kept.compute * 4 / 3)
     masked = configs.load("masked_tiny")
-    of_layers = sequence_flops(masked.model, 100, (8, 16), 0)
+    of_layers = sequence_flops(masked.model, 0, (8, 16), math.ceil(RATE * 16))
     again = masked.replace(model=dataclasses.replace(masked.model, remat=True))
     assert repeated_flops(again, ((8, 16), None)) == of_layers > 0
     classes = configs.load("classify_small")

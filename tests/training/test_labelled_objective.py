@@ -8,9 +8,10 @@ from cases import slow_but
 from small_models import VOCAB, float32, random_ids, random_params, small_decoder, small_encoder
 
 from flaxnmt.config import BudgetLossConfig
+from flaxnmt.layers.active import picked
 from flaxnmt.models.config import BudgetConfig, DecoderConfig, EncoderConfig, MultiHead
 from flaxnmt.training.labelled import labelled_objective, labelled_sums, span_logits
-from flaxnmt.training.masking import RATE, choose, corrupt, picked
+from flaxnmt.training.masking import RATE, choose, corrupt
 from flaxnmt.training.objective import language_objective, masked_objective
 
 CLASSES = 3
