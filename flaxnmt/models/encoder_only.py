@@ -61,7 +61,7 @@ class EncoderOnly(nn.Module):
         budget: Int[Array, " B"] | None = None,
         gate_noise: Float[Array, ""] | None = None,
         skip: bool = False,
-        places: Int[Array, "B P"] | None = None,
+        places: Int[Array, "*B P"] | None = None,
     ) -> tuple[Float[Array, "*B R D"], Aux]:
         """Contextual embeddings of padded token ids, and what the layers report.
 
@@ -73,8 +73,8 @@ class EncoderOnly(nn.Module):
             that of a token alone, other encoders the whole sequence (see `packs` of the configuration).
           paragraphs: of each sentence of a document, from 0.
           budget: of each example, as its place in `config.budgets`; the largest if None.
-          places: of the tokens [B, L] whose embeddings are wanted; all if None. Where `config.ends_in_rows` says so, the
-            last layer computes no others.
+          places: of the tokens of each sequence whose embeddings are wanted; all if None. Where `config.ends_in_rows`
+            says so, the last layer computes no others.
         """
         mask = tokens != PAD
         context = self._context(
@@ -148,6 +148,22 @@ class EncoderOnly(nn.Module):
         """
         return self.head(hidden, deterministic, mask).astype(jnp.float32)
 
+    def read_off(
+        self,
+        tokens: Int[Array, "*B L"],
+        segments: Int[Array, "*B L"] | None = None,
+        *,
+        deterministic: bool = True,
+        **options,
+    ) -> tuple[Float[Array, "..."], Aux]:
+        """Logits of the head, as `logits`, and what the layers report; options are those of `encode`."""
+        mask, options = tokens != PAD, options | {"deterministic": deterministic}
+        if self.config.head == "classes" and self.config.sees_all:
+            # Of the first token, which has no padding.
+            options["places"], mask = jnp.zeros((*tokens.shape[:-1], 1), jnp.int32), None
+        hidden, aux = self.encode(tokens, segments, **options)
+        return self.logits(hidden, deterministic, mask), aux
+
     def __call__(
         self,
         tokens: Int[Array, "*B L"],
@@ -159,7 +175,5 @@ class EncoderOnly(nn.Module):
         skip: bool = False,
     ) -> Float[Array, "..."]:
         """Logits of the head, as `logits`."""
-        hidden, _ = self.encode(
-            tokens, segments, deterministic=deterministic, paragraphs=paragraphs, budget=budget, skip=skip
-        )
-        return self.logits(hidden, deterministic, tokens != PAD)
+        given = {"paragraphs": paragraphs, "budget": budget, "skip": skip}
+        return self.read_off(tokens, segments, deterministic=deterministic, **given)[0]

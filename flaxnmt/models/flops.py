@@ -39,8 +39,8 @@ def sequence_flops(
 ) -> int:
     """FLOPs of a batch [B, L] of a model of one stack, with the logits of that many outputs of each sequence.
 
-    A vocabulary of 0 leaves out the head. Where only the outputs of masked tokens are computed in the last layer, it
-    counts with those.
+    A vocabulary of 0 leaves out the head. Where the last layer computes no other outputs, as of masked tokens and of the
+    one that a class is read off, it counts with those.
     """
     rows, length = tokens
     logits = 2 * outputs * config.d_model * vocab
@@ -53,12 +53,12 @@ def sequence_flops(
     body = source_flops(config, length)
     if config.head == "masked":
         logits += 2 * outputs * config.d_model**2 * bool(vocab)
-        if config.ends_in_rows:
-            last = build.encoder(config, ("sentence",)).stack.layers[0]
-            body -= sum(
-                block.flops(config.d_model, length, length) - block.flops(config.d_model, outputs, length)
-                for _, block in last.blocks()
-            )
+    if config.head in ("masked", "classes") and config.ends_in_rows:
+        last = build.encoder_layer(config, "sentence")
+        body -= sum(
+            block.flops(config.d_model, length, length) - block.flops(config.d_model, outputs, length)
+            for _, block in last.blocks()
+        )
     return rows * (logits + body)
 
 

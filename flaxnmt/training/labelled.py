@@ -39,13 +39,10 @@ def labelled_logits(
     model: EncoderOnly,
     tokens: Int[Array, "B L"],
     segments: Int[Array, "B L"],
-    *,
-    deterministic: bool,
     **options,
 ) -> tuple[Float[Array, "..."], Aux]:
     """Logits as `labelled_sums` takes them, and what the layers report; options are those of `EncoderOnly.encode`."""
-    hidden, aux = model.encode(tokens, segments, deterministic=deterministic, **options)
-    logits = model.logits(hidden, deterministic, tokens != PAD)
+    logits, aux = model.read_off(tokens, segments, **options)
     return span_logits(logits, tokens) if model.config.head == "spans" else logits, aux
 
 

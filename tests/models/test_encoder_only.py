@@ -38,6 +38,9 @@ def test_heads_say_what_they_are_for_and_padding_changes_nothing(head):
     wide = apply(params, jnp.pad(TOKENS, ((0, 0), (0, 4))))
     if head == "classes":
         np.testing.assert_allclose(wide, logits, rtol=1e-5, atol=2e-6)
+        # Of all tokens, one of which the head looks at.
+        hidden, _ = model.apply(params, TOKENS, method="encode")
+        np.testing.assert_allclose(model.apply(params, hidden, method="logits"), logits, rtol=1e-5, atol=2e-6)
     else:
         real = np.asarray(TOKENS != 0)
         np.testing.assert_allclose(wide[:, :7][real], logits[real], rtol=1e-5, atol=2e-6)
