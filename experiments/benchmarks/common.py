@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -92,11 +93,18 @@ class Peer:
 
 
 def interleave(systems: dict[str, Callable[[], dict]], rounds: int) -> dict[str, list[dict]]:
-    """Results of every system in every round; each second round runs in reverse order."""
+    """Results of every system in every round; each second round runs in reverse order.
+
+    A line a round on standard error says how long each took, all that it does included.
+    """
     results: dict[str, list[dict]] = {name: [] for name in systems}
     for number in range(rounds):
+        taken = []
         for name in list(systems) if number % 2 == 0 else list(reversed(systems)):
+            start = time.perf_counter()
             results[name].append(systems[name]())
+            taken.append(f"{name} {time.perf_counter() - start:.1f} s")
+        print(f"round {number + 1} of {rounds}: {', '.join(taken)}", file=sys.stderr, flush=True)
     return results
 
 

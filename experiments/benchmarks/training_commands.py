@@ -43,7 +43,7 @@ class Commands:
     """Sentence pairs of the text."""
     updates: int = 32
     """Of flaxnmt, which compiles within the first ones."""
-    peer_updates: int = 16
+    peer_updates: int = 12
     every: int = 4
     """Updates in an interval."""
 
@@ -95,8 +95,11 @@ def steady(directory: Path) -> list[dict]:
     return [row for before, row in zip(rows, rows[1:]) if row["compilations"] == before["compilations"]]
 
 
-def train_ours(text: Text, directory: Path, size: Size, updates: int, every: int) -> dict:
-    """`python -m experiments.train`: tokens per second of each interval in which nothing was compiled."""
+def train_ours(cache: Path, text: Text, directory: Path, size: Size, updates: int, every: int) -> dict:
+    """`python -m experiments.train`: tokens per second of each interval in which nothing was compiled.
+
+    Programs that it compiles are kept in `cache`, for the next round.
+    """
     path = text.directory
     options = {
         "run": directory,
@@ -122,7 +125,7 @@ def train_ours(text: Text, directory: Path, size: Size, updates: int, every: int
     files = ["--train", path / "train.src", path / "train.trg", "--dev", path / "dev.src", path / "dev.trg"]
     flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     command = [sys.executable, "-m", "experiments.train", "text_small", *map(str, files), *flags]
-    run(command, {"JAX_PLATFORMS": "cpu"})
+    run(command, {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(cache)})
     intervals = steady(directory)
     record = json.loads((directory / "run.json").read_text(encoding="utf-8"))
     return {
@@ -197,13 +200,15 @@ def joeynmt_config(text: Text, directory: Path, size: Size, updates: int, every:
     }
 
 
-def one_round(python: Path, size: Size, options: Commands, threads: int, number: int) -> dict[str, dict]:
+def one_round(
+    python: Path, size: Size, options: Commands, threads: int, cache: Path, number: int
+) -> dict[str, dict]:
     """One run of each command; each second round begins with the peer's."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         text = Text.write(directory, options.pairs, size, seed=number + 1)
-        peer = partial(train_joeynmt, python, threads)
-        systems = [("flaxnmt", train_ours, options.updates), ("joeynmt", peer, options.peer_updates)]
+        own, peer = partial(train_ours, cache), partial(train_joeynmt, python, threads)
+        systems = [("flaxnmt", own, options.updates), ("joeynmt", peer, options.peer_updates)]
         return {
             system: train(text, directory / system, size, updates, options.every)
             for system, train, updates in (systems if number % 2 == 0 else systems[::-1])
@@ -212,7 +217,10 @@ def one_round(python: Path, size: Size, options: Commands, threads: int, number:
 
 def measure(python: Path, size: Size, options: Commands, threads: int) -> dict:
     """Both commands in turns, on the same text: their tokens per second in every interval of all rounds."""
-    results = [one_round(python, size, options, threads, number) for number in range(options.rounds)]
+    with tempfile.TemporaryDirectory() as cache:
+        results = [
+            one_round(python, size, options, threads, Path(cache), number) for number in range(options.rounds)
+        ]
     rounds = {name: [result[name] for result in results] for name in ("flaxnmt", "joeynmt")}
     rates = {name: [rate for one in ones for rate in one["rates"]] for name, ones in rounds.items()}
     medians = {name: statistics.median(values) for name, values in rates.items()}
