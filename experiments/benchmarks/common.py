@@ -27,6 +27,8 @@ from flaxnmt.errors import ConfigError, RunError
 PEERS = Path(__file__).parent / "peers"
 RESULTS = Path(__file__).parents[1] / "results"
 PEERS_PYTHON = Path(".venv-peers/bin/python")
+NOTICED = 5.0
+"""Seconds of a round from which on something is said of it."""
 
 
 def use_cores(count: int) -> None:
@@ -95,16 +97,18 @@ class Peer:
 def interleave(systems: dict[str, Callable[[], dict]], rounds: int) -> dict[str, list[dict]]:
     """Results of every system in every round; each second round runs in reverse order.
 
-    A line a round on standard error says how long each took, all that it does included.
+    A line on standard error says of each round that takes a while how long each system was at it.
     """
     results: dict[str, list[dict]] = {name: [] for name in systems}
     for number in range(rounds):
-        taken = []
+        taken = {}
         for name in list(systems) if number % 2 == 0 else list(reversed(systems)):
             start = time.perf_counter()
             results[name].append(systems[name]())
-            taken.append(f"{name} {time.perf_counter() - start:.1f} s")
-        print(f"round {number + 1} of {rounds}: {', '.join(taken)}", file=sys.stderr, flush=True)
+            taken[name] = time.perf_counter() - start
+        if sum(taken.values()) > NOTICED:
+            words = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in taken.items())
+            print(f"round {number + 1} of {rounds}: {words}", file=sys.stderr, flush=True)
     return results
 
 
