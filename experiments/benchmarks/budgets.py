@@ -278,7 +278,7 @@ def describe(rows: list[dict]) -> str:
 
 
 def main(options: Options) -> None:
-    common.use_cores(options.cores)
+    common.prepare(options.cores)
     rows = [row for size in options.sizes for row in measure(size, options)]
     if options.run is not None:
         rows += measure_run(options)

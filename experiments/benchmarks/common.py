@@ -23,6 +23,7 @@ from experiments import host
 from experiments.benchmarks.peers.sizes import EOS, Size
 from flaxnmt.commands import guarded
 from flaxnmt.errors import ConfigError, RunError
+from flaxnmt.runtime import keep_freed_memory
 
 PEERS = Path(__file__).parent / "peers"
 RESULTS = Path(__file__).parents[1] / "results"
@@ -31,13 +32,17 @@ NOTICED = 5.0
 """Seconds of a round from which on something is said of it."""
 
 
-def use_cores(count: int) -> None:
-    """Keeps this process (JAX on CPU) and its children on the first `count` cores; before JAX starts."""
+def prepare(cores: int) -> None:
+    """Before JAX starts: this process, on CPU, and its children keep to so many cores; freed memory is kept, as in commands.
+
+    Threads that have allocated before that would go on giving it back, and every step would fault its pages in again.
+    """
     jax.config.update("jax_platforms", "cpu")
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < count:
-        raise ConfigError(f"the benchmark wants {count} cores, this process has {len(cores)}: give --cores")
-    os.sched_setaffinity(0, cores[:count])
+    own = sorted(os.sched_getaffinity(0))
+    if len(own) < cores:
+        raise ConfigError(f"the benchmark wants {cores} cores, this process has {len(own)}: give --cores")
+    os.sched_setaffinity(0, own[:cores])
+    keep_freed_memory()
 
 
 def random_ids(rows: int, length: int, size: Size, seed: int, fill: float = 1.0) -> np.ndarray:

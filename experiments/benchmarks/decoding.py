@@ -112,7 +112,7 @@ def describe(row: dict) -> str:
 
 
 def main(options: Options) -> None:
-    common.use_cores(options.cores)
+    common.prepare(options.cores)
     rows = [measure(name, options) for name in options.sizes]
     machine = common.machine()
     text = "\n\n".join(describe(row) for row in rows)

@@ -135,7 +135,7 @@ def describe(rows: list[dict]) -> str:
 
 
 def main(options: Options) -> None:
-    common.use_cores(options.cores)
+    common.prepare(options.cores)
     rows = [measure(sentences, options) for sentences in options.sentences]
     machine = common.machine()
     conditions = (

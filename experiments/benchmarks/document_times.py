@@ -26,7 +26,6 @@ from experiments.trial import Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read
 from flaxnmt.errors import ConfigError
-from flaxnmt.runtime import keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -157,8 +156,7 @@ def describe(name: str, rows: list[dict]) -> str:
 
 
 def main(options: Options) -> None:
-    common.use_cores(options.cores)
-    keep_freed_memory()
+    common.prepare(options.cores)
     with tempfile.TemporaryDirectory() as directory:
         found = {name: compare(name, options, Path(directory)) for name in options.sweeps}
     machine = common.machine()

@@ -27,7 +27,6 @@ from flaxnmt.models import build
 from flaxnmt.models.config import EncoderConfig, MultiHead, Seq2SeqConfig, parse_branch
 from flaxnmt.models.encoder import Encoder, EncoderLayer
 from flaxnmt.models.flops import encoder_flops
-from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import unbox
 
 KINDS = ("attention", "lstm", "convs2s", "fnet", "transform", "static_expansion")
@@ -101,7 +100,6 @@ def timed(encoder: Encoder, options: Options, masked: bool) -> Callable[[], dict
 
 def measure(options: Options) -> dict:
     """Median milliseconds of each system, and GFLOPs of a pass of ours."""
-    keep_freed_memory()
     config = model_config(options)
     systems, gflops = {}, {}
     for kind in KINDS:
@@ -204,7 +202,7 @@ def describe(row: dict) -> str:
 
 
 def main(options: Options) -> None:
-    common.use_cores(options.cores)
+    common.prepare(options.cores)
     row = measure(options)
     machine = common.machine()
     torch = row["versions"].get("lstm, PyTorch", {}).get("torch")

@@ -41,7 +41,6 @@ from flaxnmt.data.tokenizers import ENCODER_SYMBOLS, MASK, SPECIALS
 from flaxnmt.models.config import EncoderConfig, EncoderOnlyConfig, MultiHead
 from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.models.flops import sequence_flops
-from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import make_mesh, use_mesh
 from flaxnmt.training.masking import RATE, choose, corrupt
 from flaxnmt.training.meters import CompilationCounter, measure_matmul_peak
@@ -117,7 +116,6 @@ def save_batches(path: Path, batches: Sequence[np.ndarray], size: Size) -> None:
 
 def run_ours(size: Size, batches: Sequence[np.ndarray], options: Options) -> Callable[[int], dict]:
     """Compiles the step; returns a function that times so many passes over the batches."""
-    keep_freed_memory()
     model = make_model(size, options)
     adam = OptimizerConfig("adamw", *ADAM_BETAS, ADAM_EPSILON, weight_decay=0.01)
     schedule = optax.constant_schedule(LEARNING_RATE)
@@ -202,7 +200,7 @@ def describe(row: dict, options: Options) -> str:
 
 
 def main(options: Options) -> None:
-    common.use_cores(options.cores)
+    common.prepare(options.cores)
     rows, machine = [measure(name, options) for name in options.sizes], common.machine()
     conditions = (
         f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds in which the systems take turns; "

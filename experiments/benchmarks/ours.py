@@ -21,7 +21,6 @@ from flaxnmt.config import OptimizerConfig, TrainingConfig
 from flaxnmt.decoding.beam import beam_search
 from flaxnmt.models.config import DecoderConfig, EncoderConfig, MultiHead, Seq2SeqConfig
 from flaxnmt.models.seq2seq import Seq2Seq
-from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import make_mesh, unbox, use_mesh
 from flaxnmt.training.objective import translation_objective
 from flaxnmt.training.optimizers import make_optimizer
@@ -73,7 +72,6 @@ class Training:
 
 def make_training(size: Size, batches: Sequence[dict]) -> Training:
     """The update of `experiments.train`, on these batches."""
-    keep_freed_memory()
     model = make_model(size)
     config = OptimizerConfig(b1=ADAM_BETAS[0], b2=ADAM_BETAS[1], eps=ADAM_EPSILON)
     schedule = optax.constant_schedule(LEARNING_RATE)
@@ -104,7 +102,6 @@ def make_translate(
     size: Size, source: np.ndarray, target_length: int, beam: int
 ) -> tuple[int, Callable[[], list[int]]]:
     """Number of parameters, and a function that translates all sentences and returns their lengths."""
-    keep_freed_memory()
     model = make_model(size)
     params = init_params(model)
 
