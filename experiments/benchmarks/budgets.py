@@ -221,9 +221,10 @@ def _rows(
     rows = []
     for task in ("encode", "search"):
         systems = {name: gated.timed(*pattern)[task] for name, pattern in (ends | patterns).items()}
-        rounds = common.interleave(
-            systems | ({} if plain is None else {"plain": plain[task]}), options.rounds
-        )
+        systems |= {} if plain is None else {"plain": plain[task]}
+        # They share one heap, which first grows to what all of them need.
+        common.interleave(systems, 1)
+        rounds = common.interleave(systems, options.rounds)
         seconds = {
             key: statistics.median(second for turn in found for second in turn["seconds"])
             for key, found in rounds.items()
