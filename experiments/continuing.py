@@ -9,7 +9,7 @@ from pathlib import Path
 from etils import epath
 
 from experiments.exclusive import alone
-from flaxnmt.checks import check_limits, check_model, check_ranges
+from flaxnmt.checks import check_limits, check_model, check_ranges, check_used
 from flaxnmt.config import Config
 from flaxnmt.config_io import differences
 from flaxnmt.data.labelled.rows import LabelledRows
@@ -50,6 +50,7 @@ def check(config: Config, directory: Path) -> None:
     check_limits(config.training)
     check_ranges(config)
     check_model(config)
+    check_used(config)
     learned = has_checkpoint(directory)
     # Without checkpoints inference still uses what was exported, with the vocabulary beside it.
     if not learned and not (directory / PARAMETERS).exists():

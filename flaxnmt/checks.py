@@ -1,10 +1,19 @@
 """What no data can make a model of: settings that do not fit together, said before anything is read."""
 
-from flaxnmt.config import Config, TrainingConfig
-from flaxnmt.config_io import flatten
+from typing import Any
+
+from flaxnmt.config import BudgetLossConfig, Config, TrainingConfig
+from flaxnmt.config_io import differences, flatten
 from flaxnmt.errors import ConfigError
 from flaxnmt.models import build
-from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig, EncodingConfig, Seq2SeqConfig
+from flaxnmt.models.config import (
+    BudgetConfig,
+    DecoderOnlyConfig,
+    DocumentConfig,
+    EncoderOnlyConfig,
+    EncodingConfig,
+    Seq2SeqConfig,
+)
 
 COUNTS = (
     *(
@@ -24,6 +33,7 @@ COUNTS = (
         )
     ),
     *(f"training.{name}" for name in ("max_bad_steps", "max_epochs", "max_steps", "patience")),
+    "training.budget.noise_steps",
     *(f"decoding.{name}" for name in ("batch_size", "beam_size")),
     "model.d_model",
     *(f"model.{stack}.{name}" for stack in ("encoder", "decoder") for name in ("layers", "feed_forward")),
@@ -53,6 +63,14 @@ def check_ranges(config: Config) -> None:
     ema = config.training.ema
     if ema is not None and not 0 < ema < 1:
         raise ConfigError(f"--training.ema {ema}: a decay above 0 and below 1, such as 0.999")
+    for name in ("weight", "noise_start", "noise_end"):
+        if (value := values[f"training.budget.{name}"]) < 0:
+            raise ConfigError(f"--training.budget.{name.replace('_', '-')} {value:g}: give 0 or more")
+    noise, until = config.training.budget, (config.training.budget.noise_steps, config.training.max_steps)
+    if config.model.budgets and noise.noise_start != noise.noise_end and until == (None, None):
+        raise ConfigError(
+            "noise on gates grows without an end: give --training.budget.noise-steps or --max-steps"
+        )
     coverage = config.data.tokenizer.character_coverage
     if not 0 < coverage <= 1:
         raise ConfigError(f"--data.tokenizer.character-coverage {coverage}: a share above 0 and up to 1")
@@ -74,6 +92,36 @@ def check_limits(training: TrainingConfig) -> None:
             f"training.metric {training.metric} needs translations: "
             "give --training.metric loss, or more than 0 --training.evaluate-translations"
         )
+
+
+def check_used(config: Config) -> None:
+    """Refuses options that would change nothing: the model would be trained as if they had not been given.
+
+    Raises:
+      ConfigError: with the flags, and that which makes use of them.
+    """
+    model = config.model
+    if isinstance(model, EncodingConfig) and not model.is_document:
+        give = "give --model.document.layers, such as sentence, or " * isinstance(model, Seq2SeqConfig)
+        hint = f"the model reads no documents: {give}leave it out"
+        _refuse("model.document", DocumentConfig(), model.document, hint)
+    if not model.budgets:
+        levels = " or ".join(f"--model.budget.{part} 1 0.5" for part in model.parts)
+        hint = f"the model has no gates: give such as {levels}, or leave it out"
+        _refuse("model.budget", BudgetConfig(), model.budget, hint)
+        _refuse("training.budget", BudgetLossConfig(), config.training.budget, hint)
+    combine = model.encoder.combine if isinstance(model, EncodingConfig) else "sum"
+    if combine != "sum" and len(model.encoder_branches) == 1:
+        raise ConfigError(
+            f"--model.encoder.combine {combine}: the model has one encoder: give several with --model.encoder.branches, "
+            "such as dual, or leave it out"
+        )
+
+
+def _refuse(section: str, default: Any, given: Any, hint: str) -> None:
+    changed = [line.split(":")[0].replace("_", "-") for line in differences(default, given)]
+    if changed:
+        raise ConfigError(f"{', '.join(f'--{section}.{name}' for name in changed)}: {hint}")
 
 
 def check_model(config: Config) -> None:
@@ -145,11 +193,6 @@ def check_model(config: Config) -> None:
             build.decoder(model)
         if isinstance(model, DecoderOnlyConfig):
             build.causal_decoder(model)
-    elif model.budget.normed_keys:
-        raise ConfigError(
-            "--model.budget.normed-keys is for keys behind gates, and the model has none: give --model.budget.encoder or "
-            "--model.budget.decoder, or leave it out"
-        )
 
 
 def _check_positions(config: Config) -> None:
@@ -168,6 +211,9 @@ def _check_positions(config: Config) -> None:
         words = data.max_sentences * data.max_length
         name = f"--data.max-sentences {data.max_sentences} times --data.max-length {data.max_length}, {words} words,"
         reached[name] = words
+    if isinstance(model, DecoderOnlyConfig) and model.task == "translation":
+        name = f"--data.max-length {data.max_length}, of source and target in one sequence, {2 * data.max_length} symbols,"
+        reached = {name: 2 * data.max_length}
     for name, count in reached.items():
         if count > model.max_positions:
             raise ConfigError(
@@ -215,6 +261,11 @@ def _check_document(config: Config) -> None:
         raise ConfigError(
             f"--data.max-sentences {data.max_sentences} with --data.overlap {data.overlap}: chunks would be all context "
             f"and score nothing; give at least {2 * max(data.overlap, 0) + 1} sentences, or less overlap"
+        )
+    if data.boundaries != "true" and model.document.decoder_context:
+        raise ConfigError(
+            f"--data.boundaries {data.boundaries} with --model.document.decoder-context: the decoder's encodings are of "
+            "sentences that end where they do: leave one of them out"
         )
     if model.document.t < 1:
         raise ConfigError(f"--model.document.t {model.document.t}: a word selects at least 1 sentence")

@@ -162,7 +162,7 @@ def check_training(job: Job) -> None:
     """
     # The training's own parser and checks, which load every configuration's parts.
     from experiments.arguments import parse
-    from flaxnmt.checks import check_limits, check_model, check_ranges
+    from flaxnmt.checks import check_limits, check_model, check_ranges, check_used
 
     words = list(job.command[3:])
     if {"-h", "--help"} & set(words):
@@ -172,6 +172,7 @@ def check_training(job: Job) -> None:
     check_limits(config.training)
     check_ranges(config)
     check_model(config)
+    check_used(config)
     arguments.window()
     tokenizer = config.data.tokenizer
     given = [

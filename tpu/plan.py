@@ -20,7 +20,7 @@ from typing import Annotated
 import tyro
 
 from experiments import configs
-from flaxnmt.checks import check_model, check_ranges
+from flaxnmt.checks import check_model, check_ranges, check_used
 from flaxnmt.commands import MISTAKE, guarded, parsed, quiet
 from flaxnmt.config import Config, MeshConfig
 from flaxnmt.errors import ConfigError
@@ -189,6 +189,7 @@ def plan(arguments: Arguments) -> int:
     prepare_environment()
     check_ranges(config)
     check_model(config)
+    check_used(config)
     if not arguments.sweep_mesh:
         rows = [measured(arguments, config, slice_)]
     else:

@@ -10,9 +10,15 @@ import dataclasses
 
 from experiments.configs.cct_multi30k_en_de import LEVELS
 from experiments.configs.text_small import config as text_small
+from flaxnmt.config import BudgetLossConfig
 from flaxnmt.models.config import BudgetConfig
 
 config = dataclasses.replace(
     text_small,
     model=dataclasses.replace(text_small.model, budget=BudgetConfig(encoder=LEVELS, decoder=LEVELS)),
+    # The best development score is that of the full budget, and may come before gates are decided: so noise is at its end
+    # well before a run stops for want of better ones, and the last checkpoints count.
+    training=dataclasses.replace(
+        text_small.training, average="last", keep_best=1, budget=BudgetLossConfig(noise_steps=4000)
+    ),
 )

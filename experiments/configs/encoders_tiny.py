@@ -18,12 +18,12 @@ from flaxnmt.config import (
     TokenizerConfig,
     TrainingConfig,
 )
-from flaxnmt.models.config import DecoderConfig, EncoderConfig, MultiHead, Seq2SeqConfig, encoder_set
+from flaxnmt.models.config import DecoderConfig, EncoderConfig, MultiHead, Seq2SeqConfig
 
 config = Config(
     model=Seq2SeqConfig(
         d_model=128,
-        encoder=EncoderConfig(attention=MultiHead(4), feed_forward=256, branches=encoder_set(1)),
+        encoder=EncoderConfig(attention=MultiHead(4), feed_forward=256),
         decoder=DecoderConfig(layers=2, attention=MultiHead(4), feed_forward=256),
         dropout=0.1,
         attention_dropout=0.0,

@@ -40,7 +40,8 @@ class BudgetLoss:
     config: BudgetLossConfig
 
     def __post_init__(self):
-        if self.model.config.budgets and self.config.noise_steps is None:
+        grows = self.config.noise_start != self.config.noise_end
+        if self.model.config.budgets and self.config.noise_steps is None and grows:
             raise ConfigError(
                 "noise on gates grows without an end: give --training.budget.noise-steps or --max-steps"
             )
@@ -51,7 +52,7 @@ class BudgetLoss:
 
     def noise(self, step: Int[Array, ""]) -> Float[Array, ""]:
         """Scale of the noise on gates after this many updates."""
-        return noise_scale(step, self.config.noise_start, self.config.noise_end, self.config.noise_steps)
+        return noise_scale(step, self.config.noise_start, self.config.noise_end, self.config.noise_steps or 1)
 
     def options(self, key, rows: int, update: Int[Array, ""]) -> tuple[Int[Array, " B"] | None, dict]:
         """(the budget of each example, arguments of every forward pass); without a key nothing is drawn."""

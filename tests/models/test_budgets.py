@@ -19,8 +19,8 @@ from small_models import (
     small_model,
 )
 
-from flaxnmt.checks import check_model
-from flaxnmt.config import BudgetLossConfig, Config
+from flaxnmt.checks import check_model, check_ranges
+from flaxnmt.config import BudgetLossConfig, Config, TrainingConfig
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import budget_loss
 from flaxnmt.models.config import (
@@ -236,12 +236,19 @@ def test_attention_over_documents_is_gated_trains_and_skips(kind, scan):
     real = np.asarray(target != 0)[..., None]
     np.testing.assert_allclose(skipped * real, masked * real, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(other.used, encoder.used, rtol=1e-6)
+    gates = np.concatenate([np.ravel(gate) for gate in jax.tree.leaves(encoder.gates)])
+    assert 0.1 < gates.mean() < 0.9 and set(gates) == {0.0, 1.0}
     objective = translation_objective(model, 0.1, budget=BudgetLossConfig(noise_steps=4))
     batch = {"source": source, "target": target}
     gradients = jax.jit(jax.grad(lambda p: objective(p, batch, jax.random.key(0), 2)["loss"]))(
         variables["params"]
     )
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+        name = jax.tree_util.keystr(path)
+        assert np.isfinite(leaf).all(), name
+        # What decides: gates, and of conditional attention the selector.
+        if any(part in name for part in ("control", "budget_table", "selector")):
+            assert np.abs(leaf).max() > 0, name
 
 
 def test_work_of_a_gated_model_is_that_of_the_plain_one_and_of_its_control_networks(made):
@@ -284,11 +291,28 @@ def test_what_does_not_go_together_is_refused():
         small_model(budget=BOTH, norm="post").lazy_init(jax.random.key(0), SOURCE, TARGET)
     with pytest.raises(ConfigError, match="model.budget.blocks 5 does not divide the feed-forward size 24"):
         small_model(budget=dataclasses.replace(BOTH, blocks=5)).lazy_init(jax.random.key(0), SOURCE, TARGET)
-    keys = Config(model=dataclasses.replace(CONFIG, budget=BudgetConfig(normed_keys=True)))
-    with pytest.raises(ConfigError, match="normed-keys is for keys behind gates"):
-        check_model(keys)
     with pytest.raises(ConfigError, match="noise on gates grows without an end"):
         translation_objective(small_model(budget=BOTH), 0.1)
+    constant = BudgetLossConfig(noise_start=2.0, noise_end=2.0)
+    translation_objective(small_model(budget=BOTH), 0.1, budget=constant)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"noise_steps": 0}, "--training.budget.noise-steps 0: give at least 1"),
+        ({"weight": -1.0}, "--training.budget.weight -1: give 0 or more"),
+        ({"noise_start": -2.0}, "--training.budget.noise-start -2: give 0 or more"),
+        ({}, "noise on gates grows without an end: give --training.budget.noise-steps or --max-steps"),
+    ],
+)
+def test_noise_that_is_none_is_refused_before_a_vocabulary_is_trained(changes, message):
+    training = TrainingConfig(budget=BudgetLossConfig(**changes))
+    config = Config(model=dataclasses.replace(CONFIG, budget=BOTH), training=training)
+    with pytest.raises(ConfigError, match=message):
+        check_ranges(config)
+    check_ranges(config.replace(training=TrainingConfig(budget=BudgetLossConfig(noise_end=0.0))))
+    check_ranges(config.replace(training=TrainingConfig(max_steps=100)))
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from cases import slow_but
 from small_models import parameter_shapes, small_model
 
 from experiments import configs
-from flaxnmt.checks import check_model
-from flaxnmt.config import Config, DataConfig
+from flaxnmt.checks import check_model, check_ranges, check_used
+from flaxnmt.config import BudgetLossConfig, Config, DataConfig, TrainingConfig
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import (
     PRESETS,
+    BudgetConfig,
     DecoderConfig,
     DecoderOnlyConfig,
     DocumentConfig,
@@ -237,4 +238,42 @@ def test_learned_positions_that_documents_would_share_are_refused(levels, count,
 
 @pytest.mark.parametrize("name", configs.names())
 def test_a_configuration_that_is_shipped_is_not_refused(name):
-    check_model(configs.load(name))
+    for check in (check_ranges, check_model, check_used):
+        check(configs.load(name))
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        (
+            {"document": DocumentConfig(decoder_context=True, t=2)},
+            r"--model.document.decoder-context, --model.document.t: the model reads no documents: "
+            r"give --model.document.layers, such as sentence, or leave it out",
+        ),
+        (
+            {"budget": BudgetConfig(blocks=8)},
+            "--model.budget.blocks: the model has no gates: give such as --model.budget.encoder 1 0.5 or "
+            "--model.budget.decoder 1 0.5, or leave it out",
+        ),
+        (
+            {"encoder": EncoderConfig(branches=("lstm:2",), combine="gated")},
+            "--model.encoder.combine gated: the model has one encoder",
+        ),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(changes, said):
+    with pytest.raises(ConfigError, match=said):
+        check_used(Config(model=dataclasses.replace(PRESETS["tiny"], **changes)))
+    plain = Config(model=PRESETS["tiny"], training=TrainingConfig(budget=BudgetLossConfig(joint=True)))
+    with pytest.raises(ConfigError, match="--training.budget.joint: the model has no gates"):
+        check_used(plain)
+    gated = dataclasses.replace(PRESETS["tiny"], budget=BudgetConfig(encoder=(1.0, 0.5), blocks=8))
+    check_used(plain.replace(model=gated))
+
+
+def test_true_boundaries_reach_no_encoding_of_a_decoder_where_others_are_asked_for():
+    document = DocumentConfig(("sentence",), decoder_context=True)
+    config = Config(model=dataclasses.replace(PRESETS["tiny"], document=document))
+    check_model(config)
+    with pytest.raises(ConfigError, match="--data.boundaries fixed with --model.document.decoder-context"):
+        check_model(config.replace(data=DataConfig(boundaries="fixed")))
