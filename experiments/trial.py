@@ -4,10 +4,20 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from experiments.tables import Table
 from flaxnmt.ledger import Row
+
+
+@cache
+def _recipe(config: str) -> dict:
+    # Here, since those who only list trials need no model.
+    from experiments import configs
+    from flaxnmt.config_io import told
+
+    return told(configs.load(config))
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,12 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """Name, seed, and a hash of what is trained: a trial that is changed is another one, as is one that starts from it."""
+        """Name, seed, and a hash of what is trained: a trial that is changed is another one, as is one that starts from it.
+
+        What is trained is what its configuration says, and the options.
+        """
         begins = self.after if self.origin is None else self.origin.key
-        what = json.dumps([self.config, self.options, self.seed, begins])
+        what = json.dumps([_recipe(self.config), self.options, self.seed, begins])
         return f"{self.directory}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
 
     def command(self, runs: Path) -> list[str]:

@@ -63,6 +63,21 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def told(config: Any, prefix: str = "") -> dict[str, Any]:
+    """{"model.class": "Seq2SeqConfig", "model.d_model": 128, ...}: the kind of each part, and all that is not its default.
+
+    The same configuration is told in the same way after a version has got new options.
+    """
+    found = {f"{prefix}{KIND}": type(config).__name__}
+    for field in dataclasses.fields(config):
+        value, default = getattr(config, field.name), field.default
+        if dataclasses.is_dataclass(value):
+            found |= told(value, f"{prefix}{field.name}.")
+        elif value != default:
+            found[f"{prefix}{field.name}"] = value
+    return found
+
+
 def differences(old: Any, new: Any) -> list[str]:
     """One line for each field with another value, `name: old -> new`."""
     before, after = flatten(old), flatten(new)

@@ -1,5 +1,6 @@
 """A sweep in real processes: what is finished is skipped, what was stopped goes on, what failed is said."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -10,13 +11,15 @@ from pathlib import Path
 import pytest
 from cases import slow_but
 
-from experiments import sweep
+from experiments import configs, sweep
+from experiments import trial as trial_module
 from experiments.arguments import parse
 from experiments.data import with_data
 from experiments.measures import BASELINE, TRANSLATIONS
 from experiments.sweep import with_starts
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_sweep
+from flaxnmt.checks import check_limits, check_model, check_ranges, check_used
 from flaxnmt.config_io import differences
 from flaxnmt.ledger import Ledger
 from flaxnmt.run_directory import write_json
@@ -180,8 +183,12 @@ def test_sweeps_are_listed_and_found(capsys, tmp_path):
 
 def test_trials_from_which_others_start_come_first_where_their_runs_are_gone(tmp_path):
     """A row says what was found, and is no run to start from; neither is a run that was stopped."""
-    chain = Trial("base", "tiny"), Trial("next", "tiny", after="base"), Trial("last", "tiny", after="next")
-    trials = Sweep((*chain, Trial("other", "tiny")), dict).all([])
+    chain = (
+        Trial("base", "text_tiny"),
+        Trial("next", "text_tiny", after="base"),
+        Trial("last", "text_tiny", after="next"),
+    )
+    trials = Sweep((*chain, Trial("other", "text_tiny")), dict).all([])
     base, between, last, other = trials
     finished = {base.key, between.key}
 
@@ -223,14 +230,28 @@ def test_a_start_whose_run_is_gone_is_trained_again_without_another_row(command,
     assert any("first-seed1: trained again, since others start from it" in line for line in said)
 
 
+def test_a_trial_is_another_one_where_its_configuration_has_changed(monkeypatch):
+    def key():
+        trial_module._recipe.cache_clear()
+        return Trial("one", "text_tiny").key
+
+    before, config = key(), configs.load("text_tiny")
+    assert key() == before
+    changed = config.replace(training=dataclasses.replace(config.training, label_smoothing=0.2))
+    monkeypatch.setattr(configs, "load", lambda name: changed)
+    assert key() != before
+    monkeypatch.undo()
+    assert key() == before
+
+
 def test_a_trial_is_another_one_where_the_one_it_starts_from_has_changed():
     def keys(*options):
         chain = (
-            Trial("base", "tiny", options),
-            Trial("next", "tiny", after="base"),
-            Trial("last", "tiny", after="next"),
+            Trial("base", "text_tiny", options),
+            Trial("next", "text_tiny", after="base"),
+            Trial("last", "text_tiny", after="next"),
         )
-        other = Trial("other", "tiny")
+        other = Trial("other", "text_tiny")
         return [trial.key for trial in Sweep((*chain, other), dict).all([])]
 
     before, after = keys(), keys("--seed", "2")
@@ -258,6 +279,16 @@ def test_trials_differ_from_their_baseline_in_what_is_compared(name, tmp_path, m
                 {"positions": "model.positions", "tokenizers": "data.tokenizer.kind"}[name]
             ]
     assert len(loaded.trials) == 2 * len({trial.name for trial in loaded.trials}) >= 6
+
+
+@pytest.mark.parametrize("name", slow_but(["documents"], sweep.names()))
+def test_trials_are_trainings_that_nothing_refuses(name, tmp_path):
+    for trial in sweep.load(name).trials:
+        # Corpora are looked for when a sweep begins.
+        config = parse([word.replace("$", "") for word in trial.command(tmp_path)]).resolved()
+        check_limits(config.training)
+        for check in (check_ranges, check_model, check_used):
+            check(config)
 
 
 def test_corpora_that_are_not_there_are_said_before_anything_is_trained(command, tmp_path, monkeypatch):

@@ -30,8 +30,8 @@ def shown(tmp_path, monkeypatch, capsys):
 
     def run(rows, trials=ROWS):
         """Rows of these trials, in their order; the sweep has those of ROWS."""
-        rows = [row | {"key": Trial(f"{row}", "tiny").key} for row in rows]
-        known = tuple(Trial(f"{row}", "tiny") for row in trials)
+        rows = [row | {"key": Trial(f"{row}", "text_tiny").key} for row in rows]
+        known = tuple(Trial(f"{row}", "text_tiny") for row in trials)
         monkeypatch.setattr(sweep, "load", lambda name: Sweep(known, lambda run, trial: {}, TABLES))
         (tmp_path / "tiny.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         code = main(["tiny", "--results", str(tmp_path)])
