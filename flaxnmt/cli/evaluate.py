@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from flaxnmt.cli.files import check_output, in_documents, same_length, writer
+from flaxnmt.cli.files import Layout, check_output, same_length, writer
 from flaxnmt.data.documents import Document
-from flaxnmt.errors import ConfigError
+from flaxnmt.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,11 @@ class Evaluate:
     reference: str | None = None
     """Reference text, as many lines."""
     output: Path | None = None
-    """Keep the translations here."""
+    """Keep the translations here: a line for each line of the source, or for each sentence of JSON lines, with a blank
+    one between documents."""
     baseline: str | None = None
-    """Translations of another system: adds a paired bootstrap test against them; with --documents one that draws
-    documents, and a blank line between documents, as in --output."""
+    """Translations of another system, as --output has them: adds a paired bootstrap test against them; with --documents
+    one that draws documents."""
     language: str | None = None
     """Target language code: adds BLEU over Moses tokens, as older papers report it, with case and in lower case."""
     documents: bool = False
@@ -56,6 +57,11 @@ class Evaluate:
             raise ConfigError("--controls change the context of documents: give --documents too")
         if self.paragraphs and not self.documents:
             raise ConfigError("--paragraphs says where documents end: give --documents too")
+        is_text = self.reference is not None or without_part(self.source).removesuffix(".gz").endswith(".tsv")
+        if self.paragraphs and not is_text:
+            raise ConfigError(
+                f"--paragraphs says what blank lines end, and {self.source} has paragraphs of its own: leave it out"
+            )
         if self.samples < 1:
             raise ConfigError(f"--samples {self.samples}: it must be at least 1")
         if self.documents and self.language is not None:
@@ -84,7 +90,7 @@ class Evaluate:
             same_length(self.reference, reference, self.baseline, baseline)
         run = open_run(self.run)
         outputs, lowercase = run.translate(source, **self._options()), run.vocabularies.target.lowercase
-        self._keep([outputs])
+        self._keep(outputs)
         scores = evaluate(outputs, reference, lowercase=lowercase, language=self.language)
         if self.baseline is not None:
             systems = {"baseline": baseline, "run": outputs}
@@ -95,17 +101,25 @@ class Evaluate:
 
     def _of_documents(self) -> dict:
         from flaxnmt import open_run
+        from flaxnmt.data.files import refuse
         from flaxnmt.data.readers import read, read_source
         from flaxnmt.evaluation.controls import compare_controls
         from flaxnmt.evaluation.documents import document_scores, paired_document_bootstrap, references
 
         paths = [self.source] if self.reference is None else [self.source, self.reference]
-        documents = list(read(*paths, paragraphs=self.paragraphs, documents=True))
+        # A translation is written for every sentence: none may be left out.
+        documents = list(read(*paths, paragraphs=self.paragraphs, documents=True, blank=refuse))
         # What cannot be scored is refused here, and not after it was translated.
         references(documents)
+        layout = self._layout(documents)
         if self.baseline is not None:
-            lines = list(read_source(self.baseline))
-            baseline = in_documents(self.baseline, lines, [len(document) for document in documents])
+            baseline = layout.documents(list(read_source(self.baseline)))
+            if baseline is None:
+                raise DataError(
+                    f"{self.baseline}: give a line for each of the {sum(map(len, documents))} sentences of "
+                    f"{len(documents)} documents, {layout.length} lines with the blank ones between them, as --output "
+                    "writes them"
+                )
         run = open_run(self.run)
         options = {"lowercase": run.vocabularies.target.lowercase}
 
@@ -114,7 +128,7 @@ class Evaluate:
 
         if not self.controls:
             outputs = translate(documents)
-            self._keep(outputs)
+            self._keep(layout.lines(outputs))
             scores = document_scores(outputs, documents, **options)
             if self.baseline is not None:
                 systems = {"baseline": baseline, "run": outputs}
@@ -125,8 +139,17 @@ class Evaluate:
         found = compare_controls(
             translate, documents, samples=self.samples, translate_wanted=translate, **options
         )
-        self._keep(found["outputs"]["true"])
+        self._keep(layout.lines(found["outputs"]["true"]))
         return {name: found[name] for name in ("scores", "significance")}
+
+    def _layout(self, documents: list[Document]) -> Layout:
+        """Where translations stand: in the lines of a source that is text, with a blank line between others."""
+        from flaxnmt.data.readers import read_source, without_part
+
+        if self.reference is None or without_part(self.source) != self.source:
+            return Layout.with_blanks([len(document) for document in documents])
+        places = (tuple(sentence.line - 1 for sentence in document) for document in documents)
+        return Layout(tuple(places), sum(1 for _ in read_source(self.source)))
 
     def _options(self) -> dict:
         from flaxnmt.gates.budget import parse_budget
@@ -135,8 +158,8 @@ class Evaluate:
         names = ("beam_size", "length_penalty", "batch_size")
         return {name: getattr(self, name) for name in names} | {"budget": budget}
 
-    def _keep(self, outputs: list[list[str]]) -> None:
-        """Writes translations, documents separated by blank lines."""
+    def _keep(self, lines: list[str]) -> None:
+        """Writes translations, a line each."""
         if self.output is not None:
             with writer(self.output) as out:
-                out.write("\n".join("".join(f"{line}\n" for line in lines) for lines in outputs))
+                out.writelines(f"{line}\n" for line in lines)

@@ -5,8 +5,9 @@ import io
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -70,16 +71,36 @@ def same_length(first: str | Path, one: list, second: str | Path, other: list) -
         )
 
 
-def in_documents(path: str, lines: list[str], lengths: list[int]) -> list[list[str]]:
-    """Lines of documents of so many sentences each, with a blank line between two, as commands write them.
+@dataclass(frozen=True)
+class Layout:
+    """Which lines of a text are the sentences of documents; all others are blank.
 
-    Raises:
-      DataError: if there are others; what stands where is not known then.
+    Attributes:
+      places: of the sentences of each document, from 0.
+      length: lines of the text.
     """
-    ends = list(itertools.accumulate(length + 1 for length in lengths))
-    if len(lines) != ends[-1] - 1 or any(lines[end - 1].strip() for end in ends[:-1]):
-        raise DataError(
-            f"{path}: give a line for each of the {sum(lengths)} sentences, and a blank one between two of the "
-            f"{len(lengths)} documents, as --output writes them"
-        )
-    return [lines[end - length - 1 : end - 1] for length, end in zip(lengths, ends)]
+
+    places: tuple[tuple[int, ...], ...]
+    length: int
+
+    @staticmethod
+    def with_blanks(lengths: Sequence[int]) -> "Layout":
+        """Documents of so many sentences each, with a blank line between two."""
+        starts = [0, *itertools.accumulate(length + 1 for length in lengths)]
+        places = (tuple(range(start, start + length)) for start, length in zip(starts, lengths))
+        return Layout(tuple(places), starts[-1] - 1)
+
+    def documents(self, lines: list[str]) -> list[list[str]] | None:
+        """The lines of each document; None of another text, of which nobody knows what stands where."""
+        blank = set(range(self.length)).difference(*self.places)
+        if len(lines) != self.length or any(lines[place].strip() for place in blank):
+            return None
+        return [[lines[place] for place in places] for places in self.places]
+
+    def lines(self, documents: list[list[str]]) -> list[str]:
+        """The text of documents."""
+        text = [""] * self.length
+        for places, sentences in zip(self.places, documents, strict=True):
+            for place, sentence in zip(places, sentences, strict=True):
+                text[place] = sentence
+        return text

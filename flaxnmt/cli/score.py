@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flaxnmt.cli.files import check_output, same_length, writer
+from flaxnmt.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,10 @@ class Score:
         source, target = list(read_source(self.source)), list(read_source(self.target))
         same_length(self.source, source, self.target, target)
         budget = None if self.budget is None else parse_budget(self.budget)
-        scores = open_run(self.run).translator.score(source, target, self.batch_size, self.paragraphs, budget)
+        translator = open_run(self.run).translator
+        if self.paragraphs and not translator.by_document:
+            raise ConfigError(f"{self.run}: a model of sentences sees no paragraphs: leave --paragraphs out")
+        scores = translator.score(source, target, self.batch_size, self.paragraphs, budget)
         with writer(self.output) as out:
             for found in scores:
                 divisor = length_penalties(len(found.tokens), self.length_penalty or 0.0)

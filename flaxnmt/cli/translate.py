@@ -73,6 +73,8 @@ class Translate:
         run = open_run(self.run)
         if self.used and not run.config.model.budgets:
             raise ConfigError(f"{self.run}: a model without budgets always uses all: leave --used out")
+        if self.paragraphs and not run.translator.by_document:
+            raise ConfigError(f"{self.run}: a model of sentences sees no paragraphs: leave --paragraphs out")
         size = max(BATCHES_A_BLOCK * (self.batch_size or run.config.decoding.batch_size), 1)
         blocks = self._blocks(size, run.translator.by_document)
         sampling = Sampling(self.temperature, self.top_k, self.top_p, self.seed) if self.sample else None

@@ -198,6 +198,7 @@ def test_what_is_read_is_not_written(capsys, tmp_path, command):
         ("translate --seed 2", "--seed needs --sample"),
         ("translate --sample --beam-size 2", "--beam-size searches, and --sample draws: leave one of them out"),
         ("evaluate --source {file} --paragraphs", "--paragraphs says where documents end: give --documents too"),
+        ("evaluate --source a.jsonl --documents --paragraphs", "--paragraphs says what blank lines end, and a.jsonl has"),
         ("evaluate --source {file} --documents --language de", "--language is of lines: leave --documents out"),
         (
             "evaluate --source {file} --documents --controls --baseline {file}",
@@ -241,8 +242,8 @@ def test_what_cannot_be_scored_is_not_translated_first(capsys, tmp_path):
         other = write_lines(tmp_path / "other", lines)
         said = message(capsys, cli.main, *documents, both, "--reference", both, "--baseline", other)
         assert said == (
-            f"{other}: give a line for each of the 3 sentences, and a blank one between two of the 2 documents, as "
-            "--output writes them"
+            f"{other}: give a line for each of the 3 sentences of 2 documents, 4 lines with the blank ones between them, "
+            "as --output writes them"
         )
     contrast = ["contrast", "--run", tmp_path / "nothing", "--set", "discourse:test:1", "--write-scores"]
     assert message(capsys, cli.main, *contrast, tmp_path / "no" / "out") == unwritable

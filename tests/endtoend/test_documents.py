@@ -196,7 +196,37 @@ def test_evaluation_of_documents(trained_documents, tmp_path, capsys, outputs):
     found = evaluate("--source", whole, "--controls", "--samples", 50)
     assert found["scores"].keys() == {"true", "none", "random", "shuffled"}
     assert found["scores"]["true"] == {name: value for name, value in scores.items() if name != "run"}
-    assert found["significance"]["s_bleu"]["systems"]["none"]["p_value"] <= 1
+    found = found["scores"]["none"]
+    # Without context is each sentence as a document of its own, scored as those of the documents that they are from.
+    pairs = [(s, t) for text, reference in zip(TEXTS, references) for s, t in zip(text, reference)]
+    rows = [json.dumps({"paragraphs": [{"src": [s], "tgt": [t]}]}) for s, t in pairs]
+    alone = evaluate("--source", write_lines(tmp_path / "alone.jsonl", rows))
+    assert found["s_bleu"] == alone["s_bleu"] and found["d_bleu"] != alone["d_bleu"]
+
+
+@pytest.mark.slow
+def test_translations_stand_in_the_lines_of_their_source(trained_documents, tmp_path, capsys):
+    (one, two, *_), (three, *_) = TEXTS[:2]
+    lines = ["", one, "", two, "", "", three, ""]
+    source, out = write_lines(tmp_path / "source", lines), tmp_path / "out"
+    run = ["--run", str(trained_documents.directory), "--paragraphs"]
+    assert main(["translate", *run, "--input", str(source), "--output", str(tmp_path / "lines")]) == 0
+    files = ["--source", str(source), "--reference", str(source), "--output", str(out)]
+    command = [
+        "evaluate",
+        *run,
+        "--documents",
+        *files,
+        "--baseline",
+        str(tmp_path / "lines"),
+        "--samples",
+        "20",
+    ]
+    assert main(command) == 0
+    systems = json.loads(capsys.readouterr().out)["bootstrap"]["s_bleu"]["systems"]
+    assert systems["baseline"]["score"] == systems["run"]["score"]
+    assert out.read_text() == (tmp_path / "lines").read_text()
+    assert [bool(line) for line in out.read_text().splitlines()] == [bool(line) for line in lines]
 
 
 @pytest.mark.slow
