@@ -21,10 +21,13 @@ class Contrast:
     scores: Path | None = None
     """In place of --run, scores of another system: a negative log-probability a line for every candidate in turn, as the
     scripts published with ContraPro take them."""
+    higher_is_better: bool = False
+    """With --scores: they are log-probabilities."""
     write_scores: Path | None = None
     """Keep the scores of the run there, in the same form."""
     form: Literal["discourse", "contrapro", "bawden", "voita"] = "discourse"
-    """The embedded corpus, or a file of ContraPro (Müller et al. 2018), Bawden et al. 2018 or Voita et al. 2019."""
+    """The embedded corpus, or a file of ContraPro (Müller et al. 2018), Bawden et al. 2018 or Voita et al. 2019: JSON, or
+    of the last two also lines, NAME.current.en and NAME.src, with the files that belong to them beside it."""
     documents: Path | None = None
     """ContraPro: directory of the OpenSubtitles documents, without which every sentence stands alone."""
     controls: bool = False
@@ -61,7 +64,8 @@ class Contrast:
         from flaxnmt.gates.budget import parse_budget
 
         if self.scores is not None:
-            return {"true": accuracy(examples, read_scores(self.scores, examples), farthest=self.farthest)}
+            scores = read_scores(self.scores, examples, higher_is_better=self.higher_is_better)
+            return {"true": accuracy(examples, scores, farthest=self.farthest)}
         run = open_run(self.run)
         budget = None if self.budget is None else parse_budget(self.budget)
 
@@ -90,6 +94,8 @@ class Contrast:
             raise ConfigError(
                 "--controls, --write-scores and --budget need a model: give --run in place of --scores"
             )
+        if self.higher_is_better and self.scores is None:
+            raise ConfigError("--higher-is-better is of --scores: leave it out")
         check_output(self.write_scores, self.set)
         if self.documents is not None and self.form != "contrapro":
             raise ConfigError(f"--documents belongs to --form contrapro and not to {self.form}: leave it out")
@@ -98,6 +104,7 @@ class Contrast:
 
     def _examples(self) -> list:
         from flaxnmt.evaluation import contrastive_formats as formats
+        from flaxnmt.evaluation import contrastive_text as text
         from flaxnmt.evaluation.contrastive import from_discourse
 
         if self.form == "discourse":
@@ -111,4 +118,10 @@ class Contrast:
             return [from_discourse(example) for example in contrastive(split, int(sets))]
         if self.form == "contrapro":
             return formats.read_contrapro(self.set, self.documents)
-        return (formats.read_bawden if self.form == "bawden" else formats.read_voita)(self.set)
+        readers = {
+            ("bawden", True): formats.read_bawden,
+            ("bawden", False): text.read_bawden_lines,
+            ("voita", True): formats.read_voita,
+            ("voita", False): text.read_voita_lines,
+        }
+        return readers[self.form, self.set.removesuffix(".gz").endswith(".json")](self.set)

@@ -8,6 +8,8 @@ voita       Consistency sets (Voita et al. 2019, github.com/lena-voita/good-tran
             English-Russian deixis, ellipsis and lexical cohesion: a JSON list of tokenised text.
 scores      One number a line, one line a candidate, in the order of the set: what the scripts of all three read.
 
+`contrastive_text` reads the last two as lines.
+
 `tests/evaluation/test_contrastive_formats.py` makes a small file of each.
 """
 
@@ -69,7 +71,8 @@ def read_contrapro(
             if check and _letters(lines[at].source) != _letters(judged.source):
                 raise entry.error(
                     f"line {at + 1} of {name} is {lines[at].source!r}, not the judged sentence: these are documents "
-                    "of another release, or first_line is another; check=False reads them all the same"
+                    "of another release, or their first line has another number; in Python, read_contrapro takes it as "
+                    "first_line, and with check=False reads them all the same"
                 )
             before = [pair for pair in lines[max(at - context, 0) : at] if pair.source and pair.target]
         distance = entry.number("ante distance")

@@ -15,6 +15,7 @@ from flaxnmt.evaluation.contrastive_formats import (
     read_voita,
     write_scores,
 )
+from flaxnmt.evaluation.contrastive_text import read_bawden_lines, read_voita_lines
 
 CONTRAPRO = [
     {
@@ -195,6 +196,77 @@ def test_the_sets_of_voita(tmp_path):
     # A published set has an example all of whose candidates are alike.
     assert len(second.candidates) == 2 and second.wrong == ()
     assert read_voita(tmp_path / "lex_cohesion_test.json", "names")[0].phenomenon == "names"
+
+
+def lines(path, text):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
+    return path
+
+
+def as_lines(examples):
+    """Source and target of the context and of what is judged, a line a candidate."""
+    rows = []
+    for example in examples:
+        (*before, judged) = pairs(example)
+        rows += [(before, judged[0], text) for text in example.candidates]
+    return rows
+
+
+def test_sets_of_bawden_as_lines_are_those_of_json(tmp_path):
+    known = read_bawden(write(tmp_path / "anaphora.json", ANAPHORA))
+    rows = as_lines(known)
+    for kind, text in {
+        "prev.en": [before[0][0] for before, _, _ in rows],
+        "prev.fr": [before[0][1] for before, _, _ in rows],
+        "current.en": [source for _, source, _ in rows],
+        "current.fr": [target for _, _, target in rows],
+    }.items():
+        lines(tmp_path / f"anaphora.{kind}", text)
+    found = read_bawden_lines(tmp_path / "anaphora.current.en")
+    assert list(map(pairs, found)) == list(map(pairs, known))
+    assert [(e.candidates, e.answer, e.distance) for e in found] == [
+        (e.candidates, e.answer, e.distance) for e in known
+    ]
+    assert [e.group for e in found] == ["anaphora/1", "anaphora/1", "anaphora/2"]
+    scores = lines(tmp_path / "scores", ["-1", "-2"] * 3)
+    command = ["contrast", "--form", "bawden", "--set", str(tmp_path / "anaphora.current.en")]
+    assert main([*command, "--scores", str(scores)]) == 0
+    lines(tmp_path / "anaphora.prev.fr", ["a", "b"] * 3)
+    with pytest.raises(DataError, match=r"anaphora.current.en:1: this line and the next are of one example"):
+        read_bawden_lines(tmp_path / "anaphora.current.en")
+    lines(tmp_path / "anaphora.prev.fr", ["a"])
+    with pytest.raises(
+        DataError, match=r"two lines for each example, and as many: anaphora.prev.en 6, .* 1, "
+    ):
+        read_bawden_lines(tmp_path / "anaphora.current.en")
+    (tmp_path / "anaphora.current.fr").unlink()
+    with pytest.raises(DataError, match="expected the current sentences of one other language beside it"):
+        read_bawden_lines(tmp_path / "anaphora.current.en")
+    with pytest.raises(DataError, match=r"expected NAME.current.LANGUAGE of the source, or a JSON file"):
+        read_bawden_lines(tmp_path / "anaphora.prev.en")
+
+
+@pytest.mark.parametrize("folder", ["", "scoring_data"])
+def test_sets_of_voita_as_lines_are_those_of_json_in_other_words(tmp_path, folder):
+    known = read_voita(write(tmp_path / "lex_cohesion_test.json", VOITA))
+    source = tmp_path / folder / "lex_cohesion_test.src"
+    lines(source, [entry["src"].lower() for entry in VOITA for _ in entry["dst"]])
+    lines(source.with_suffix(".dst"), [text.lower() for entry in VOITA for text in entry["dst"]])
+    found = read_voita_lines(source)
+    assert [e.candidates for e in found] == [tuple(map(str.lower, e.candidates)) for e in known]
+    assert pairs(found[0])[2:] == [("anna .", "энн ."), ("anna is here .", "энн здесь .")]
+    assert [(e.answer, e.phenomenon, e.distance) for e in found] == [
+        (e.answer, e.phenomenon, e.distance) for e in known
+    ]
+    lines(source, ["go . _eos now ."] * 5)
+    with pytest.raises(
+        DataError, match=r"lex_cohesion_test.src:1: 3 lines were expected that differ in the last"
+    ):
+        read_voita_lines(source)
+    lines(source, ["go . _eos now ."])
+    with pytest.raises(DataError, match="1 sources and 5 targets for 5 candidates of the set"):
+        read_voita_lines(source)
 
 
 def test_score_files_have_a_line_for_every_candidate(tmp_path):
