@@ -190,7 +190,7 @@ def measure_run(options: Options) -> list[dict]:
     trained = {name: (params, place) for name, place in both.items()}
     rows = _rows(gated, params, trained, label | {"gates": "trained"}, options)
     same = {
-        f"{row['gates open']}, {row['task']}": (_opened(params, min(row["use"], 0.999)), 0)
+        f"{row['gates open']}, {row['task']}": (_of_use(gated, params, row["task"], row["use"]), 0)
         for row in rows
         if row["gates open"] != "1"
     }
@@ -206,6 +206,18 @@ def _sentences(text: TokenArray, rows: int, width: int) -> Ids:
 def _opened(params: Params, share: float) -> Params:
     """With that share of the gates open, about."""
     return imposed(params, NormalDist().inv_cdf(share))
+
+
+def _of_use(gated: System, params: Params, task: str, use: float) -> Params:
+    """With so many gates open that this share of the computation is used, to a hundredth where gates are many."""
+    low, high = -4.0, 4.0
+    for _ in range(12):
+        opened = imposed(params, (low + high) / 2)
+        found = gated.use(opened)[task]
+        if abs(found - use) < 0.01:
+            break
+        low, high = ((low + high) / 2, high) if found < use else (low, (low + high) / 2)
+    return opened
 
 
 def _rows(

@@ -211,7 +211,7 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
         The dispatched form without the padding of its blocks.
         """
         encoding = self.sentence_encoder.flops(sentences, words_each(keys, sentences))
-        shared = encoding + 4 * keys * d_model**2 + 2 * sentences * d_model**2
+        shared = encoding + self.key_flops(d_model, keys) + 2 * sentences * d_model**2
         rows = queries * (
             6 * d_model**2 + 2 * sentences * d_model + 4 * self._words_seen(keys, sentences) * d_model
         )

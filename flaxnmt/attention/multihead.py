@@ -172,7 +172,10 @@ class MultiHeadAttention(SubLayer):
     def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         seen = words_each(keys, sentences)
         rows = 4 * queries * d_model * (d_model + seen)
-        return 4 * keys * d_model**2, rows + self._position_flops(d_model, queries, seen)
+        return self.key_flops(d_model, keys), rows + self._position_flops(d_model, queries, seen)
+
+    def key_flops(self, d_model: int, keys: Count) -> Count:
+        return 4 * keys * d_model**2
 
     def _position_flops(self, d_model: int, queries: Count, keys: Count) -> Count:
         return 0 if self.positions is None else self.positions.flops(d_model, queries, keys)

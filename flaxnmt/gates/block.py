@@ -11,8 +11,8 @@ With `Context.skip` this is not computed of what gates decide against:
   and in decoding, rows that are to come may want it.
 
 Always computed are norms and control networks, the choice of sentences, and the backward expansion. `Use` counts by row
-what is by row, scores too, and a shared part by the gates of its keys or, without any, wherever a row of the example is
-on; so it may say less than was computed.
+what is by row, scores too, keys and values by their gates, and what else is shared wherever a row of the example is on;
+so it may say less than was computed.
 """
 
 import math
@@ -211,9 +211,11 @@ class GatedBlock(nn.Module):
             of_keys, of_rows = sublayer.flops(self.d_model, queries, keys, sentences)
             # A shared part without a gate of its own is needed as soon as a row is on. Of soft gates the largest says how
             # much, since a sum of them, cut at 1, has no gradient that would close it.
-            by_keys = shared.on[:, j] / jnp.maximum(keys, 1) if sublayer.gates_keys else most_on[:, j]
+            gated = sublayer.key_flops(self.d_model, keys) if sublayer.gates_keys else 0
             full += of_keys + of_rows
-            used += of_keys * by_keys + of_rows * rows_on[:, j] / jnp.maximum(queries, 1)
+            used += (of_keys - gated) * most_on[:, j] + of_rows * rows_on[:, j] / jnp.maximum(queries, 1)
+            if sublayer.gates_keys:
+                used += gated * shared.on[:, j] / jnp.maximum(keys, 1)
         if not context.capture:
             return Use(used, full)
         gates = {"rows": gate} | ({} if shared.gate is None else {"keys": shared.gate})

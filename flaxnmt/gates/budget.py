@@ -107,8 +107,9 @@ def budget_loss(
     """How far the computation of a batch is from its budgets (eq. 5-8), the mean over the P budgets.
 
     For the sequences of budget k, with sums over them: |used - p_k full| / (p_k full), or |used / full - p_k| with
-    normaliser `total`, which is p_k times as much. A budget without a sequence contributes 0. A mean in place of
-    the sum of eq. 8, so that the weight of the loss does not depend on how many budgets there are.
+    normaliser `total`, which is p_k times as much. A mean in place of the sum of eq. 8, so that the weight of the loss
+    does not depend on how many budgets there are; a budget without a sequence contributes 0 to it, and still counts:
+    where a batch has fewer sequences than there are budgets, the loss weighs less.
 
     Args:
       used: FLOPs that each sequence uses, in expectation.

@@ -49,3 +49,7 @@ class SubLayer(nn.Module):
         arrays [B], of what is not padding: there `sentences` are those that have words, whatever the shape.
         """
         raise TypeError(f"{type(self).__name__} does not define flops")
+
+    def key_flops(self, d_model: int, keys: Count) -> Count:
+        """What of the shared part is a key and value for each row of the memory, where the sub-layer `gates_keys`."""
+        return 0

@@ -62,7 +62,7 @@ def block(
     """A sub-layer with the model's norm, dropout and skip connection, or what `changes` names in place of them.
 
     Where there are levels it stands behind gates, with a norm and a skip connection whatever its kind, since a closed
-    gate is the identity.
+    gate is the identity; its dropout is that of its kind.
     """
     common = {"dropout": config.dropout, "dtype": config.dtype, "parent": None}
     if not levels:
@@ -71,7 +71,8 @@ def block(
     if config.norm != "pre":
         raise ConfigError(f"--model.norm {config.norm} with budgets: gates need --model.norm pre")
     hidden = config.budget.control_hidden or max(config.d_model // 8, 1)
-    return GatedBlock(config.d_model, sublayers, hidden, **common)
+    kept = {name: value for name, value in changes.items() if name == "dropout"}
+    return GatedBlock(config.d_model, sublayers, hidden, **common | kept)
 
 
 def feed_forward(config: ModelConfig, levels: tuple[float, ...], hidden: int) -> Block | GatedBlock:

@@ -145,4 +145,7 @@ def test_the_benchmark_measures_a_trained_run_and_imposed_gates_of_the_same_use(
     assert found[:4] == trained and {row["gates"] for row in rows[4:]} == {"imposed"}
     use = {cell: row["use"] for cell, row in zip(found, rows)}
     assert use["trained", "0.5", "encode"] < use["trained", "1", "encode"] < 1.3
+    for task in ("encode", "search"):
+        # Of a few tokens' gates.
+        assert abs(use["imposed", f"0.5, {task}", task] - use["trained", "0.5", task]) < 0.1
     assert all(row["milliseconds"] > 0 and row["floor"] > 0 for row in rows)

@@ -197,6 +197,26 @@ def test_the_work_of_documents_is_that_of_their_words_and_sentences(kind):
     np.testing.assert_allclose(one.full, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "kind", slow_but(["conditional"], ["sentence", "heads", "conditional", "hierarchical"])
+)
+def test_closed_keys_save_keys_and_values_and_no_encoding_of_a_sentence(kind):
+    module = make(OF_DOCUMENTS[kind]())
+    seen = jnp.ones((1, N, M), bool)
+    context = Context(query_mask=seen, key_mask=seen)
+    x = jnp.ones((*seen.shape, D))
+    params = unbox(jax.eval_shape(module.init, jax.random.key(0), x, context)["params"])
+    params = jax.tree.map(lambda leaf: np.ones(leaf.shape), params)
+    opened, closed = (slow.set_gates(params, logit) for logit in (1.0, -1.0))
+    params = float32(opened | {"key_control": closed["key_control"]})
+    use = jax.jit(lambda: module.apply({"params": params}, x, context)[1])()
+    words = N * M
+    shared, rows = OF_DOCUMENTS[kind]().flops(D, words, words, N)
+    assert (shared == 4 * words * D**2) == (kind == "sentence")
+    expected = shared - 4 * words * D**2 + rows + 2 * words * control_flops(D, HIDDEN, 1)
+    np.testing.assert_allclose(use.used, [expected], rtol=1e-6)
+
+
 class Watched(SubLayer):
     """All rows share their mean, and say when it is computed."""
 
