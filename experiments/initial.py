@@ -8,6 +8,7 @@ import jax
 
 from experiments.continuing import has_checkpoint
 from flaxnmt.errors import RunError
+from flaxnmt.models.config import ModelConfig
 from flaxnmt.run_directory import PARAMETERS, RECORD, TOKENIZER
 from flaxnmt.training.export import read_parameters
 from flaxnmt.training.freezing import INITIALISED, frozen_names
@@ -30,6 +31,15 @@ def exported(run: Path) -> Params:
             f"--init-from {run}: no {TOKENIZER} in it, and its parameters belong to that vocabulary"
         )
     return params
+
+
+def at_word_level(params: Params, model: ModelConfig) -> Params:
+    """Parameters with learned positions of sentences where a model of documents has those of its words."""
+    places = params.get("source_embedding", {}).get("positions", {})
+    if not model.is_document or "word" not in model.document.levels or "table" not in places:
+        return params
+    level = f"levels_{model.document.levels.index('word')}"
+    return params | {"source_embedding": params["source_embedding"] | {"positions": {level: places}}}
 
 
 def check_initial(params: Params, shapes: Params, run: str) -> None:

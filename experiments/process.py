@@ -13,7 +13,7 @@ from experiments.arguments import Arguments, parse
 from experiments.bucket import sharing
 from experiments.continuing import check, check_corpus, checkpoints_of, has_checkpoint, made_directory
 from experiments.history import History
-from experiments.initial import check_initial, exported, frozen_parameters, initial_params
+from experiments.initial import at_word_level, check_initial, exported, frozen_parameters, initial_params
 from experiments.loop import Loop
 from experiments.preflight import join, preflight
 from experiments.record import announce, record, with_machine_of
@@ -84,7 +84,7 @@ def prepare_and_train(
     owned_rows(config.data.rows_multiple, mesh, rules)
     begins = arguments.init_from is not None and not has_checkpoint(directory)
     source = local_run(arguments.init_from, PARAMETERS, TOKENIZER) if begins else None
-    initial = None if source is None else exported(source)
+    initial = None if source is None else at_word_level(exported(source), config.model)
     first = jax.process_index() == 0
     if first:
         until_end.enter_context(made_directory(directory, config, source))

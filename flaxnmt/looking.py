@@ -139,10 +139,16 @@ def of_document(translator: Translator, document: Document) -> dict[str, Any]:
       from the root, whether a level keeps them and their own scores, `tree_kept` and `tree_score` [H, N, M, nodes].
 
     Raises:
-      ConfigError: for a model of sentences.
+      ConfigError: for a model of sentences, and for a document that is cut when it is translated.
     """
     if not translator.model.config.is_document:
         raise ConfigError("this is a model of sentences: ask for the attention of a line, not of a Document")
+    most = translator.max_sentences
+    if len(document) > most:
+        raise ConfigError(
+            f"a document of {len(document)} sentences is cut when it is translated, into parts of up to {most} that are "
+            f"read each by itself: ask for those, such as Document((document.sentences[:{most}],))"
+        )
     text = Text.of_documents([document])
     source = TokenArray.from_lists(translator.vocabularies.source.encode(list(text.sentences)))
     ids = source.padded(np.arange(len(source)), int(source.lengths.max()))

@@ -10,7 +10,7 @@ from flaxnmt.data.document_batches import DocumentChunks
 from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import TokenArray, TokenCorpus
 from flaxnmt.translation.lines import Text
-from flaxnmt.translation.shapes import grid_plan
+from flaxnmt.translation.shapes import grid_plan, longest_of
 from flaxnmt.translation.translator import Translator
 
 log = logging.getLogger(__name__)
@@ -39,12 +39,11 @@ class DocumentTranslator(Translator):
         if chunks.cut:
             log.warning(chunks.cut)
         units = DocumentChunks(corpus, chunks, wanted=text.wanted, boundaries=self.boundaries)
-        if text.wanted is None:
-            rows, ways = self.rows(len(source), batch_size)
-            return SortedBatches(units, grid_plan(rows, self.max_sentences, ways))
-        rows, ways = self.rows(int(text.wanted.sum()), batch_size)
-        plan = grid_plan(rows, self.max_sentences, ways, units.width)
-        return SortedBatches(units, plan, units.wanted_counts > 0)
+        some = text.wanted is not None
+        rows, ways = self.rows(int(text.wanted.sum()) if some else len(source), batch_size)
+        longest = longest_of(self.model.config)
+        plan = grid_plan(rows, self.max_sentences, ways, units.width if some else None, longest)
+        return SortedBatches(units, plan, units.wanted_counts > 0 if some else None)
 
     def log_probs(self, judged: Sequence[tuple[Document, int]], **options) -> list[float]:
         documents = [document for document, _ in judged]

@@ -6,7 +6,7 @@ import numpy as np
 
 from flaxnmt.data.buckets import Bucket, BucketPlan
 from flaxnmt.data.document_batches import DocumentBucket
-from flaxnmt.models.config import ModelConfig
+from flaxnmt.models.config import DecoderOnlyConfig, ModelConfig
 from flaxnmt.typing import Int
 
 LONGEST = 1024
@@ -19,8 +19,19 @@ FULL = 64
 
 
 def longest_of(config: ModelConfig) -> int:
-    """Tokens of a text that a model reads, symbols included: where positions are learned, as many as there are."""
-    return min(config.max_positions, LONGEST) if config.positions == "learned" else LONGEST
+    """Tokens of a text that a model reads, symbols included: where positions are learned, as many as there are.
+
+    Of a decoder alone that translates the half of them, since its output stands behind the source.
+    """
+    if config.positions != "learned":
+        return LONGEST
+    in_one = isinstance(config, DecoderOnlyConfig) and config.task == "translation"
+    return min(config.max_positions // (2 if in_one else 1), LONGEST)
+
+
+def lengths_to(longest: int) -> tuple[int, ...]:
+    """Those of `LENGTHS` below `longest`, and it, `LONGEST` at most."""
+    return (*(length for length in LENGTHS if length < longest), min(longest, LONGEST))
 
 
 def square_plan(rows: int, multiple: int = 1, longest: int = LONGEST) -> BucketPlan:
@@ -33,7 +44,7 @@ def square_plan(rows: int, multiple: int = 1, longest: int = LONGEST) -> BucketP
     def fitting(length: int) -> int:
         return -(-max(rows * FULL // max(length, FULL), 1) // multiple) * multiple
 
-    lengths = (*(length for length in LENGTHS if length < longest), min(longest, LONGEST))
+    lengths = lengths_to(longest)
     return BucketPlan(tuple(Bucket(length, length, fitting(length)) for length in lengths), lengths[-1])
 
 
@@ -53,8 +64,10 @@ ENCODED = 8
 """Sentences that are encoded for the price of one that is translated, roughly."""
 
 
-def grid_plan(sentences: int, longest: int, multiple: int = 1, wanted: int | None = None) -> GridPlan:
-    """Shapes for documents of up to `longest` sentences of up to `LONGEST` tokens, both in powers of two.
+def grid_plan(
+    sentences: int, longest: int, multiple: int = 1, wanted: int | None = None, tokens: int = LONGEST
+) -> GridPlan:
+    """Shapes for documents of up to `longest` sentences of up to `tokens` tokens, both in powers of two.
 
     About `sentences` sentences a batch, fewer above `FULL` tokens; its documents are a multiple of `multiple`. Where
     only `wanted` sentences of a document are translated, there are more documents.
@@ -65,7 +78,8 @@ def grid_plan(sentences: int, longest: int, multiple: int = 1, wanted: int | Non
         cost = ENCODED * count if wanted is None else max(ENCODED * min(wanted, count), count)
         return -(-max(ENCODED * sentences * FULL // (cost * max(length, FULL)), 1) // multiple) * multiple
 
+    lengths = lengths_to(tokens)
     buckets = tuple(
-        DocumentBucket(count, length, fitting(count, length)) for count in counts for length in LENGTHS
+        DocumentBucket(count, length, fitting(count, length)) for count in counts for length in lengths
     )
-    return GridPlan(buckets, LONGEST, counts, LENGTHS)
+    return GridPlan(buckets, lengths[-1], counts, lengths)

@@ -1,6 +1,7 @@
 """Models of documents: every kind of attention, at once and step by step, padded, alone and in company."""
 
 import dataclasses
+import itertools
 from functools import partial
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from cases import slow_but
 from small_models import CONFIG, float32, parameter_shapes, random_ids, small_model
 
+from experiments.initial import at_word_level
 from flaxnmt.data.boundaries import Boundaries
 from flaxnmt.models.config import DocumentConfig
 from flaxnmt.models.flops import forward_flops
@@ -196,12 +198,18 @@ def test_sentence_attention_over_documents_is_the_sentence_model():
     assert_equal_where(TARGET, made.expected, np.asarray(rows).reshape(made.expected.shape))
 
 
-@pytest.mark.parametrize("kind", slow_but(["hierarchical"], KINDS))
-def test_a_sentence_model_initialises_all_of_its_parameters_in_a_document_model(kind):
-    plain = small_model(encoder=document_model(kind).config.encoder)
+@pytest.mark.parametrize(
+    "kind, positions",
+    slow_but([("hierarchical", "learned")], itertools.product(KINDS, ["sinusoidal", "learned"])),
+)
+def test_a_sentence_model_initialises_all_of_its_parameters_in_a_document_model(kind, positions):
+    config = document_model(kind, decoder_context=True).config
+    plain = small_model(encoder=config.encoder, positions=positions)
     ids = jax.ShapeDtypeStruct((1, 4), jnp.int32)
-    known = named_leaves(unbox(jax.eval_shape(plain.init, jax.random.key(0), ids, ids)["params"]))
-    made = named_leaves(random_params(document_model(kind, decoder_context=True)))
+    found = unbox(jax.eval_shape(plain.init, jax.random.key(0), ids, ids)["params"])
+    document = small_model(encoder=config.encoder, document=config.document, positions=positions)
+    known, made = named_leaves(at_word_level(found, document.config)), named_leaves(random_params(document))
+    assert len(known) == len(named_leaves(found))
     assert {name: leaf.shape for name, leaf in known.items()} == {name: made[name].shape for name in known}
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from flaxnmt.data.chunks import chunk
-from flaxnmt.translation.shapes import FULL, LENGTHS, LONGEST, grid_plan
+from flaxnmt.models.config import DecoderOnlyConfig, Seq2SeqConfig
+from flaxnmt.translation.shapes import FULL, LENGTHS, LONGEST, grid_plan, longest_of
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,27 @@ def test_every_document_has_a_shape_that_holds_it_and_no_smaller_one(longest, co
     for n, m, bucket in zip(sentences, words, chosen, strict=True):
         assert bucket.sentences == min(count for count in counts if count >= n)
         assert bucket.words == min(length for length in LENGTHS if length >= m)
+
+
+def test_sentences_end_where_positions_do():
+    plan = grid_plan(64, 2, tokens=10)
+    assert [bucket.words for bucket in plan.buckets if bucket.sentences == 2] == [8, 10]
+    assert [plan.buckets[i].words for i in plan.assign(np.asarray([1, 1, 2]), np.asarray([8, 9, 10]))] == [
+        8,
+        10,
+        10,
+    ]
+
+
+def test_texts_end_where_learned_positions_do():
+    learned = {"positions": "learned", "max_positions": 100}
+    alone = [longest_of(DecoderOnlyConfig(task=task, **learned)) for task in ("translation", "language")]
+    assert [longest_of(Seq2SeqConfig(**learned)), *alone, longest_of(Seq2SeqConfig())] == [
+        100,
+        50,
+        100,
+        LONGEST,
+    ]
 
 
 @pytest.mark.parametrize(("sentences", "multiple"), [(64, 1), (1, 1), (3, 1), (64, 8), (1, 8)])

@@ -67,6 +67,16 @@ def test_documents_are_translated_with_their_paragraphs(tmp_path, monkeypatch):
     assert translated(tmp_path, "in.jsonl") == [*found[0], "", *found[1], "", *found[2]]
 
 
+def test_sentences_beyond_learned_positions_are_cut_with_a_warning(monkeypatch, caplog):
+    document = DocumentConfig(("document",), count="unit")
+    translator = made(
+        DocumentTranslator, monkeypatch, document=document, positions="learned", max_positions=6
+    )
+    text = Document(((Sentence("one two three four five six"), Sentence("one")),))
+    assert len(translator.translate_documents([text], max_length=3)[0]) == 2
+    assert "1 of 2 sentences exceed 6 tokens and are cut there" in caplog.text
+
+
 @pytest.mark.slow
 def test_each_option_knows_which_lines_are_sentences(tmp_path, monkeypatch):
     translator = made(
@@ -108,6 +118,8 @@ def test_a_model_of_sentences_translates_each(tmp_path, monkeypatch, capsys):
     assert "in.jsonl:4: not JSON" in capsys.readouterr().err
     translated(tmp_path, "in.jsonl", "--paragraphs", code=2)
     assert "has paragraphs of its own: leave it out" in capsys.readouterr().err
+    translated(tmp_path, "in.txt", "--paragraphs", rows=LINES, code=2)
+    assert "run: a model of sentences sees no paragraphs: leave --paragraphs out" in capsys.readouterr().err
     translated(tmp_path, "in.jsonl", "--prefix", str(tmp_path / "in.txt"), rows=ROWS[:2], code=2)
     assert "7 prefixes for 5 lines" in capsys.readouterr().err
 
