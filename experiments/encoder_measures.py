@@ -1,6 +1,7 @@
 """What a sweep measures of an encoder alone: what it learned of texts, and scores of its labels, by budget."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,8 +9,9 @@ import numpy as np
 from experiments.report import best_row
 from experiments.tasks.labelled_sets import examples_of, make_set, names_of
 from flaxnmt.models.config import BudgetConfig
-from flaxnmt.models.flops import encoder_flops
+from flaxnmt.models.flops import sequence_flops, source_flops
 from flaxnmt.run import Run
+from flaxnmt.training.masking import RATE
 from flaxnmt.training.metrics import number
 
 OF_TEXTS = "perplexity", "masked_accuracy"
@@ -59,13 +61,20 @@ def _by_budget(run: Run, row: dict, names: Sequence[str], lengths: Sequence[int]
 
 
 def full_flops(run: Run, lengths: Sequence[int]) -> float:
-    """Work of the encoder on a row, mean over rows of these lengths, without control networks and all gates open."""
-    config = dataclasses.replace(run.config.model, budget=BudgetConfig())
+    """Work of the encoder on a row, mean over rows of these lengths, without control networks and all gates open.
+
+    Without gates the last layer computes no outputs that nothing is read off; with them it computes all.
+    """
+    model, head = run.config.model, run.config.model.head
     sizes, counts = np.unique(lengths, return_counts=True)
-    work = [
-        sum(encoder_flops(config, kinds, int(size)) for kinds in config.encoder_branches) for size in sizes
-    ]
-    return float(np.average(work, weights=counts))
+
+    def work(size: int) -> int:
+        if model.budgets:
+            return source_flops(dataclasses.replace(model, budget=BudgetConfig()), size)
+        outputs = {"masked": math.ceil(RATE * size), "classes": 1}.get(head, size)
+        return sequence_flops(model, 0, (1, size), outputs)
+
+    return float(np.average([work(int(size)) for size in sizes], weights=counts))
 
 
 def _lengths(run: Run) -> Sequence[int]:

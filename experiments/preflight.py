@@ -30,6 +30,7 @@ from flaxnmt.config_io import to_dict
 from flaxnmt.data.files import locate
 from flaxnmt.data.readers import without_part
 from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.models.config import EncoderOnlyConfig
 from flaxnmt.remote import check_file, is_address
 
 HEARTBEAT = 15
@@ -76,6 +77,13 @@ class Expected:
     devices: int | None
 
 
+def corpora(config: Config, first: bool) -> list[tuple[str, ...]]:
+    """What a process reads: the training corpus too where it tokenises it for all, or where each reads labels itself."""
+    data, model = config.data, config.model
+    labelled = isinstance(model, EncoderOnlyConfig) and model.head != "masked"
+    return [*([data.train] if first or labelled else []), data.dev, data.test]
+
+
 def preflight(config: Config, directory: Path | epath.Path, expected: Expected, seconds: float) -> None:
     """Checks what all processes stand on; the same outcome in each of them.
 
@@ -99,8 +107,8 @@ def preflight(config: Config, directory: Path | epath.Path, expected: Expected, 
     # The others wait for an answer as long: what hangs here must be named before they give up.
     with time_limit(seconds / 2, f"reaching {directory} and the corpora", f"see {reaches}"):
         if first:
-            own["problem"] = refused(directory, lambda: write_probe(probe)) or unreachable(config.data.train)
-        own["problem"] = own["problem"] or unreachable(config.data.dev) or unreachable(config.data.test)
+            own["problem"] = refused(directory, lambda: write_probe(probe))
+        own["problem"] = own["problem"] or next(filter(None, map(unreachable, corpora(config, first))), None)
     with time_limit(seconds, "comparing versions"):
         told = exchange(own)
     hosts = [facts.pop("host") for facts in told]

@@ -92,7 +92,8 @@ class Machines(Where):
     valid_until_duration: Text = None
     """How long to wait in the queue, such as 6h; without end if not given. Queued resources only."""
     internal_ips: bool = False
-    """Machines without addresses in the internet; the network needs Private Google Access. Queued resources only."""
+    """Machines without addresses in the internet; the network needs Private Google Access, and what reaches them by ssh
+    (logs, run, watch and its restarts) is to be started inside it. Queued resources only."""
     env: tuple[str, ...] = ()
     """Further environment variables of the training, NAME=VALUE each; everyone on the machines can read them."""
     restarts: int = 50

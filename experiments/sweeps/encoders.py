@@ -34,6 +34,8 @@ BASE = PAPER[:1]
 DEPTHS = (3, 6, 12, 18)
 ALL = 29000
 PAIRS = (3000, 7000, 15000, ALL)
+SIZES = {"multi30k_en_de": ALL, "lowres_gn_es": 25000, "bible_en_vi": 28218}
+"""Pairs of the whole training set."""
 
 
 def _parallel(corpus: str, split: str, sides: tuple[str, str], part: str = "") -> tuple[str, ...]:
@@ -47,8 +49,8 @@ def _files(corpus: str, pairs: int = ALL) -> dict[str, tuple[str, ...]]:
     if corpus == "lowres_gn_es":
         sides = ("gn", "es")
         return {
-            "train": _parallel(corpus, "train", sides, "[:25000]"),
-            "dev": _parallel(corpus, "train", sides, "[25000:]"),
+            "train": _parallel(corpus, "train", sides, f"[:{SIZES[corpus]}]"),
+            "dev": _parallel(corpus, "train", sides, f"[{SIZES[corpus]}:]"),
             "test": _parallel(corpus, "dev", sides),
         }
     sides = ("en", "de")
@@ -76,7 +78,7 @@ def _trial(
     files = _files(corpus, pairs)
     settings = {
         "corpus": corpus,
-        "pairs": pairs,
+        "pairs": pairs if corpus == "multi30k_en_de" else SIZES[corpus],
         "encoders": " ".join(encoders),
         "count": len(encoders),
         "variant": variant,
@@ -228,7 +230,12 @@ sweep = Sweep(
     measure,
     (
         _table("One encoder (table 2)", SINGLE),
-        _table("All corpora (table 3)", WITH_BASE, by=("corpus",), where={"pairs": ALL, "variant": "sum"}),
+        _table(
+            "All corpora (table 3)",
+            WITH_BASE,
+            by=("corpus",),
+            where={"pairs": tuple(SIZES.values()), "variant": "sum"},
+        ),
         _table("Base and another encoder, by depth (table 4)", DEEPER),
         _table("The same encoder twice (table 5)", ALONE, TWICE),
         _table("Pairs (table 6)", ALONE, COUPLES),

@@ -16,7 +16,7 @@ from flaxnmt.data.batches import ShuffledBatches, SortedBatches
 from flaxnmt.data.readers import read_texts
 from flaxnmt.data.sequences import PackedSequences, packed_sequences, plan_sequences
 from flaxnmt.data.shards import TokenArray, TokenCorpus
-from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, SPECIALS
+from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, SPECIALS, Tokenizer
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError
 from flaxnmt.evaluation.unigram import unigram_perplexity
@@ -60,6 +60,17 @@ class TextLosses:
         return at_budgets(self.budgets, lambda place: (losses(params, place), []))
 
 
+def check_symbols(tokenizer: Tokenizer) -> None:
+    """Refuses a vocabulary, of another run, whose symbols are not where the objective looks for them."""
+    wanted = dict(zip(ENCODER_SYMBOLS, range(len(SPECIALS), len(SPECIALS) + len(ENCODER_SYMBOLS))))
+    for symbol, place in wanted.items():
+        if tokenizer.id(symbol) != place:
+            raise ConfigError(
+                f"the vocabulary has {symbol} as id {tokenizer.id(symbol)}, and masked language models as {place}: start "
+                "from a run whose --data.tokenizer.symbols are [MASK] [CLS] [SEP], in this order"
+            )
+
+
 def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     """The task of a model of texts.
 
@@ -78,6 +89,8 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     bring()
     vocabularies = load_vocabularies(directory, config)
     vocabulary = vocabularies.source.vocab_size
+    if masks:
+        check_symbols(vocabularies.source)
     first = vocabularies.source.id(CLS) if masks else BOS
     corpus = TokenCorpus.open(directory / "data" / "train")
     apart = not config.model.packs

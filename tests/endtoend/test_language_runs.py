@@ -295,6 +295,10 @@ WRONG = {
         ["discourse_demo", "--model.positions", "learned", "--model.max-positions", "64"],
         "--data.max-length 128 is more than the 64 learned positions: raise --model.max-positions",
     ),
+    "few positions of source and target": (
+        ["decoder_multi30k_en_de", "--model.positions", "learned", "--data.max-length", "300"],
+        "--data.max-length 300, of source and target in one sequence, 600 symbols, is more than the 512 learned positions",
+    ),
     "no label": (["classify_small", "SECRET"], "no example in it has a label"),
 }  # fmt: skip
 

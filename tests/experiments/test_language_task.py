@@ -7,6 +7,8 @@ import pytest
 
 from experiments.configs import load
 from experiments.tasks import language, make_task
+from flaxnmt.data import tokenizers
+from flaxnmt.errors import ConfigError, DataError
 
 DOCUMENTS = (
     "the old dog sleeps\n" * 9,
@@ -57,3 +59,16 @@ def test_counts_by_parts_are_those_of_the_whole(monkeypatch):
     tokens = np.array([3, 1, 3, 0, 2, 3, 1, 1, 5], np.uint16)
     assert language.counted(tokens, 7).tolist() == [1, 3, 1, 3, 0, 1, 0]
     assert language.counted(tokens[:0], 3).tolist() == [0, 0, 0]
+
+
+def test_a_vocabulary_whose_symbols_stand_elsewhere_is_refused():
+    def tokenizer(*symbols):
+        return tokenizers.train("word", DOCUMENTS[0].splitlines(), 40, symbols=symbols)
+
+    language.check_symbols(tokenizer("[MASK]", "[CLS]", "[SEP]", "<2de>"))
+    with pytest.raises(
+        ConfigError, match=r"the vocabulary has \[MASK\] as id 6, and masked language models as 4: st"
+    ):
+        language.check_symbols(tokenizer("[CLS]", "[SEP]", "[MASK]"))
+    with pytest.raises(DataError, match="MASK"):
+        language.check_symbols(tokenizer("[CLS]"))

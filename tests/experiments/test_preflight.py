@@ -1,5 +1,6 @@
 """What processes compare before they train; that they do, in `tests/multihost`."""
 
+import dataclasses
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from experiments import preflight
 from experiments.configs import load
 from experiments.preflight import (
     Expected,
+    corpora,
     differing,
     first_problem,
     miscounted,
@@ -74,6 +76,16 @@ def test_data_that_is_not_there(tmp_path):
     for corpus in (None, (there, f"{there}[:3]"), ("discourse:train:3",), ("tfds:wmt14_translate/fr-en",)):
         assert unreachable(corpus) is None
     assert unreachable((there, there + "s")).startswith(f"{there}s does not exist; the nearest name there is")
+
+
+@pytest.mark.parametrize(
+    "name, each", [("text_tiny", False), ("masked_tiny", False), ("classify_small", True)]
+)
+def test_processes_reach_what_they_read(name, each):
+    config = load(name)
+    config = config.replace(data=dataclasses.replace(config.data, train=("train",), dev=("dev",), test=()))
+    assert corpora(config, first=True) == [("train",), ("dev",), ()]
+    assert corpora(config, first=False) == ([("train",)] if each else []) + [("dev",), ()]
 
 
 @pytest.mark.slow
