@@ -28,7 +28,8 @@ class TokenizerConfig:
     character_coverage: float = 1.0
     """Share of characters that get a piece of their own; the rest are unknown."""
     symbols: tuple[str, ...] = ()
-    """Further pieces that are never made from text, such as [MASK] [CLS] [SEP] <delimiter> <2de>."""
+    """Further pieces that are never made from text, such as [MASK] [CLS] [SEP]; but for language tags, such as <2de> <2fr>,
+    with which a source may begin."""
     source_model: str | None = None
     """A trained vocabulary to load in place of training one: a sentencepiece model, or for WordPiece a tokenizer.json
     or the vocab.txt of a BERT."""

@@ -19,7 +19,16 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from sentencepiece.sentencepiece_pb2 import SentencePieceText
 
 from flaxnmt.data.files import locate, write_bytes
-from flaxnmt.data.tokenizers import NAMES, SPECIALS, Offsets, too_large, too_small, without_spaces
+from flaxnmt.data.tokenizers import (
+    NAMES,
+    SPECIALS,
+    Offsets,
+    tagged,
+    tags_of,
+    too_large,
+    too_small,
+    without_spaces,
+)
 from flaxnmt.errors import DataError
 from flaxnmt.symbols import EOS, UNK
 
@@ -49,6 +58,10 @@ class SentencePiece:
         """The piece of each id."""
         return tuple(piece.piece for piece in self._proto.pieces)
 
+    @cached_property
+    def _tags(self) -> dict[str, int]:
+        return tags_of(self.pieces)
+
     @property
     def vocab_size(self) -> int:
         return len(self.pieces)
@@ -73,11 +86,16 @@ class SentencePiece:
     def encode(self, texts: Sequence[str], threads: int = -1) -> list[list[int]]:
         """Ids of each text, without bos and eos; `threads` -1 is one per core.
 
-        Symbols are never made from text: a "<tag>" that a user writes is plain characters.
+        Symbols are never made from text, but for a language tag at its beginning: a "<symbol>" that a user writes is
+        plain characters.
         """
-        if self.lowercase:
-            texts = [text.lower() for text in texts]
-        return self._processor.encode(list(texts), out_type=int, num_threads=threads)
+
+        def encode(texts: list[str]) -> list[list[int]]:
+            if self.lowercase:
+                texts = [text.lower() for text in texts]
+            return self._processor.encode(texts, out_type=int, num_threads=threads)
+
+        return tagged(texts, self._tags, encode)
 
     def encode_with_offsets(self, text: str) -> Offsets:
         """The ids of `encode` and the characters of each."""

@@ -1,13 +1,14 @@
 """Text to token ids and back: what every vocabulary is, how one is trained, and how a file of one is read.
 
 Every vocabulary has pad=0, unk=1, bos=2, eos=3 and then the caller's symbols; a loaded model with other special ids is
-reordered. Symbols are asked for by name and are never made from text. Leading and trailing spaces of a text are
-dropped and runs of them become one; `decode(encode(text))` is the text for single-spaced text whose characters the
-vocabulary knows. The library of a kind is loaded when one of its vocabularies is.
+reordered. Symbols are asked for by name and are never made from text, but for the language tag that a text begins with.
+Leading and trailing spaces of a text are dropped and runs of them become one; `decode(encode(text))` is the text for
+single-spaced text whose characters the vocabulary knows. The library of a kind is loaded when one of its vocabularies is.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -22,17 +23,40 @@ MASK, CLS, SEP = "[MASK]", "[CLS]", "[SEP]"
 ENCODER_SYMBOLS = (MASK, CLS, SEP)
 """Of every vocabulary of an encoder alone, in the order of their ids."""
 
-DELIMITER = "<delimiter>"
-"""The symbol between source and target where both are one sequence."""
-
 MAX_SENTENCES = 2_000_000
+
+TAG = re.compile(r"<2[\w-]+>")
 
 T = TypeVar("T")
 
 
 def language_tag(code: str) -> str:
-    """The symbol that says into which language to translate, such as <2de> (Johnson et al. 2017)."""
+    """The symbol that says into which language to translate, such as <2de> (Johnson et al. 2017).
+
+    A text that begins with it, and a space, has it as its first id, of a vocabulary among whose symbols it is.
+    """
     return f"<2{code}>"
+
+
+def tags_of(pieces: Iterable[str]) -> dict[str, int]:
+    """The language tags of a vocabulary and their ids."""
+    return {piece: place for place, piece in enumerate(pieces) if TAG.fullmatch(piece)}
+
+
+def tagged(
+    texts: Sequence[str], tags: Mapping[str, int], encode: Callable[[list[str]], list[list[int]]]
+) -> list[list[int]]:
+    """Ids of texts, that of a language tag before those of the text behind it."""
+    if not tags:
+        return encode(list(texts))
+    heads, rest = zip(*(_split(text, tags) for text in texts)) if texts else ((), ())
+    return [[tags[head], *ids] if head else ids for head, ids in zip(heads, encode(list(rest)))]
+
+
+def _split(text: str, tags: Container[str]) -> tuple[str, str]:
+    """The language tag of a text, empty if it has none, and the text behind it."""
+    head = text.partition(" ")[0]
+    return (head, text.removeprefix(head)) if head in tags else ("", text)
 
 
 class Offsets(NamedTuple):
@@ -153,6 +177,8 @@ def train(
       DataError: no text, a vocabulary that the text does not allow (with the largest that it does), or a library that
         is not installed.
     """
+    if tags := tags_of(symbols):
+        texts = (_split(text, tags)[1] for text in texts)
     texts = sample((text for text in texts if text and not text.isspace()), MAX_SENTENCES)
     if not texts:
         raise DataError("there is no text to train a vocabulary on")

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from flaxnmt.data.files import locate, read_lines, write_bytes
-from flaxnmt.data.tokenizers import CLS, MASK, NAMES, SEP, Offsets, without_spaces
+from flaxnmt.data.tokenizers import CLS, MASK, NAMES, SEP, Offsets, tagged, tags_of, without_spaces
 from flaxnmt.errors import DataError
 from flaxnmt.symbols import EOS, UNK
 
@@ -63,6 +63,10 @@ class WordPiece:
         """The piece of each id."""
         return tuple(self._spec["model"]["vocab"])
 
+    @cached_property
+    def _tags(self) -> dict[str, int]:
+        return tags_of(self.pieces)
+
     @property
     def vocab_size(self) -> int:
         return len(self.pieces)
@@ -88,9 +92,13 @@ class WordPiece:
         """Ids of each text, without bos and eos.
 
         The library shares its threads, one per core, among all callers, whatever `threads` says. Symbols are never
-        made from text.
+        made from text, but for a language tag at its beginning.
         """
-        return [found.ids for found in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+        def encode(texts: list[str]) -> list[list[int]]:
+            return [found.ids for found in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+        return tagged(texts, self._tags, encode)
 
     def encode_with_offsets(self, text: str) -> Offsets:
         """The ids of `encode` and the characters of each."""

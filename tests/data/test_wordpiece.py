@@ -16,7 +16,7 @@ from flaxnmt.config import TokenizerConfig
 from flaxnmt.data import discourse
 from flaxnmt.data.concatenation import Breaks, join
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.data.tokenizers import CLS, DELIMITER, MASK, SEP, language_tag, load, train
+from flaxnmt.data.tokenizers import CLS, MASK, SEP, language_tag, load, train
 from flaxnmt.data.vocabularies import Vocabularies, build_tokenizers
 from flaxnmt.data.wordpiece import WordPiece
 from flaxnmt.errors import DataError
@@ -32,7 +32,7 @@ ODD = [
     "## a##b #1 ### (x)y [MASK] <s> <unk> </s> a▁b $5",
     "The dog sees the cat and the cat sees the dog.",
 ]
-SYMBOLS = (MASK, CLS, SEP, DELIMITER, language_tag("de"))
+SYMBOLS = (MASK, CLS, SEP, "<delimiter>", language_tag("de"))
 PIECES = ("this", "sentence", "can", "be", "token", "##ized", ".", "##s", "dog", "é", "e")
 BERT = ("[PAD]", "[unused0]", "[UNK]", CLS, SEP, MASK, *PIECES)
 
@@ -80,6 +80,25 @@ def test_symbols_of_other_kinds(kind, lines):
     assert tokenizer.pieces[4:9] == SYMBOLS
     assert not set(tokenizer.encode([" ".join(SYMBOLS)])[0]) & {4, 5, 6, 7, 8}
     assert tokenizer.decode([[tokenizer.id(symbol) for symbol in SYMBOLS]]) == [""]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char", "wordpiece"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_a_text_may_begin_with_a_language_tag(kind, lowercase, lines, tmp_path):
+    tags = ("<2de>", "<2zh-Hans>")
+    size = 90 if kind == "char" else 400
+    plain = train(kind, lines, size, lowercase, symbols=tags)
+    tokenizer = train(kind, [f"{tags[0]} {line}" for line in lines], size, lowercase, symbols=tags)
+    assert tokenizer == plain, "a tag is no text"
+    (dog,) = tokenizer.encode(["the old dog"])
+    texts = ["<2de> the old dog", "<2zh-Hans>  the old dog", "<2zh-Hans>", "the old dog"]
+    assert tokenizer.encode(texts) == [[4, *dog], [5, *dog], [5], dog]
+    # Elsewhere, glued to a word, or of no symbol, it is text.
+    others = tokenizer.encode(["the <2de> dog", "<2de>the dog", "<2fr> the dog", " <2de> the dog"])
+    assert not any({4, 5} & set(ids) for ids in others)
+    assert tokenizer.decode([[4, *dog]]) == ["the old dog"] and tokenizer.encode([]) == []
+    tokenizer.save(tmp_path / f"m{tokenizer.suffix}")
+    assert load(tmp_path / f"m{tokenizer.suffix}").encode(texts) == tokenizer.encode(texts)
 
 
 def test_decoding_stops_at_eos_and_leaves_symbols_out(trained):
