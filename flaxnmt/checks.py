@@ -262,10 +262,16 @@ def _check_document(config: Config) -> None:
             f"--data.max-sentences {data.max_sentences} with --data.overlap {data.overlap}: chunks would be all context "
             f"and score nothing; give at least {2 * max(data.overlap, 0) + 1} sentences, or less overlap"
         )
-    if data.boundaries != "true" and model.document.decoder_context:
+    for name in ("decoder_context", "decoder_heads"):
+        if data.boundaries != "true" and getattr(model.document, name):
+            raise ConfigError(
+                f"--data.boundaries {data.boundaries} with --model.document.{name.replace('_', '-')}: the decoder's "
+                "encodings are of sentences that end where they do: leave one of them out"
+            )
+    if model.document.decoder_heads and model.document.cross == "document":
         raise ConfigError(
-            f"--data.boundaries {data.boundaries} with --model.document.decoder-context: the decoder's encodings are of "
-            "sentences that end where they do: leave one of them out"
+            "--model.document.decoder-heads with --model.document.cross document: attention that sees all words of the "
+            "document has no additional heads over its sentences: leave one of them out"
         )
     if model.document.t < 1:
         raise ConfigError(f"--model.document.t {model.document.t}: a word selects at least 1 sentence")

@@ -1,7 +1,9 @@
 """Context attention: from every word to the encodings of the sentences around it (Trankova et al. 2024, section 2)."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
@@ -76,6 +78,10 @@ class WordsAndSentences:
 
     words: PyTree
     sentences: PyTree
+
+    def of_words(self, change: Callable) -> "WordsAndSentences":
+        """With that of the words changed, leaf by leaf."""
+        return self.replace(words=jax.tree.map(change, self.words))
 
 
 class ContextHeads(MultiHeadAttention, kw_only=True):

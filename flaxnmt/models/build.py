@@ -239,6 +239,8 @@ def encoder_layer(config: EncodingConfig, kind: EncoderKind, vectors: int = 0) -
 def decoder_layer(config: Seq2SeqConfig) -> DecoderLayer:
     heads, document, levels = config.decoder.attention.heads, config.document, config.budget.decoder
     cross = document.cross if config.is_document else "sentence"
+    if config.is_document and document.decoder_heads:
+        cross = "heads"
     context = config.is_document and document.decoder_context
     return DecoderLayer(
         block(config, levels, attention(config, "sentence", heads, levels)),

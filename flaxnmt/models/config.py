@@ -76,7 +76,9 @@ class DocumentConfig:
     additional heads), `conditional` (the words of the t most relevant sentences), `hierarchical` (the same, found
     in a tree). None: a model of sentences."""
     decoder_context: bool = False
-    """Decoder layers look at encodings of the sentences of the source document, too."""
+    """Decoder layers look at encodings of the sentences of the source document, too, in a block of its own."""
+    decoder_heads: bool = False
+    """The same in additional heads of their attention over the source."""
     cross: Literal["sentence", "document"] = "sentence"
     """What the decoder's attention over the source sees: the sentence itself, or all words of the document; then the
     position of the sentence is added to its target tokens, which says which one to write."""
@@ -90,7 +92,7 @@ class DocumentConfig:
     """How attention to all words of a document is computed: with scores that are kept, or block by block by the splash
     kernel, which pays on TPUs from about a thousand words on (document)."""
     context_heads: int = 2
-    """Additional heads over sentence encodings (heads)."""
+    """Additional heads over sentence encodings (heads, decoder_heads)."""
     sentence_encoder: SentenceEncoder = "source2token"
     merge: SentenceEncoder = "source2token"
     """What makes a node of the tree of its two children (hierarchical)."""
@@ -107,6 +109,11 @@ class DocumentConfig:
     """Sinusoids of each level have their features rolled, so that no two places of a document look alike."""
     sentence_ends: bool = True
     """The encoder sees a break token at the end of each sentence."""
+
+    @property
+    def decoder_looks_around(self) -> bool:
+        """Whether the decoder sees more of the source than the sentence that it writes."""
+        return self.decoder_context or self.decoder_heads or self.cross == "document"
 
 
 @dataclass(frozen=True)

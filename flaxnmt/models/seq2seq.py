@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from flaxnmt.attention.context import WordsAndSentences
 from flaxnmt.decoding.cache import DecodeCache, extend_ancestors, init_ancestors, visible_slots
 from flaxnmt.gates.budget import full_budget
 from flaxnmt.layers.context import Aux, Context, KeyValues, positions_of
@@ -249,9 +250,17 @@ class Seq2Seq(nn.Module):
         def take(leaf):
             return jax.vmap(lambda values, index: values[index])(leaf, wanted)
 
+        def of_cross(keys, take):
+            # Additional heads look at all sentences, whichever is written.
+            return jax.tree.map(
+                lambda of: of.of_words(take) if isinstance(of, WordsAndSentences) else take(of),
+                keys,
+                is_leaf=lambda of: isinstance(of, WordsAndSentences),
+            )
+
         if self.config.scan:
-            return shared | {"cross": jax.tree.map(jax.vmap(take), shared["cross"])}, take(mask)
-        return tuple(layer | {"cross": jax.tree.map(take, layer["cross"])} for layer in shared), take(mask)
+            return shared | {"cross": of_cross(shared["cross"], jax.vmap(take))}, take(mask)
+        return tuple(layer | {"cross": of_cross(layer["cross"], take)} for layer in shared), take(mask)
 
     def step(
         self, cache: DecodeCache, tokens: Int[Array, "R K"], position: Int[Array, ""], skip: bool = True

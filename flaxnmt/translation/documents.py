@@ -47,8 +47,7 @@ class DocumentTranslator(Translator):
 
     def log_probs(self, judged: Sequence[tuple[Document, int]], **options) -> list[float]:
         documents = [document for document, _ in judged]
-        config = self.model.config.document
-        if config.decoder_context or config.cross == "document":
+        if self.model.config.document.decoder_looks_around:
             # The decoder reads all sentences, whichever it writes.
             scores = self.score_documents(documents, **options)
             return [found[index].log_prob for found, (_, index) in zip(scores, judged, strict=True)]

@@ -120,7 +120,7 @@ def test_padding_neither_counts_nor_changes_anything(made):
 @pytest.mark.slow
 def test_padding_of_documents_does_not_count_either():
     """Twice as many sentences would take the form of attention that pays for many, and have a deeper tree."""
-    document = DocumentConfig(layers=("hierarchical",), t=1, decoder_context=True)
+    document = DocumentConfig(layers=("hierarchical",), t=1, decoder_context=True, decoder_heads=True)
     model = Seq2Seq(dataclasses.replace(SMALL, document=document, budget=BOTH), VOCAB, VOCAB)
     source = jnp.asarray(np.stack([random_ids([4, 3, 2], 4, 5), random_ids([3, 4, 0], 4, 6)]))
     target = jnp.asarray(np.stack([random_ids([3, 2, 3], 3, 7), random_ids([2, 3, 0], 3, 8)]))

@@ -23,6 +23,7 @@ N, M, T = 4, 6, 5
 KINDS = ("sentence", "document", "context", "heads", "conditional", "hierarchical")
 FULL = {"decoder_context": True, "cross": "document"}
 SEEN = [("sentence", {}), ("context", {}), ("hierarchical", {}), ("conditional", FULL)]
+SEEN += [("sentence", {"decoder_heads": True})]
 
 
 def documents(sentences: list[int], width: int, seed: int, count: int = N) -> np.ndarray:
@@ -74,7 +75,7 @@ class Made:
 # Sentences alone are what `test_sentence_attention_over_documents_is_the_sentence_model` compares.
 @pytest.fixture(
     scope="module",
-    params=[*(pytest.param(case, marks=pytest.mark.slow) for case in (*SEEN[:2], SEEN[3])), SEEN[2]],
+    params=[*(pytest.param(case, marks=pytest.mark.slow) for case in (*SEEN[:2], *SEEN[3:])), SEEN[2]],
     ids=str,
 )
 def made(request):
@@ -104,7 +105,8 @@ def test_only_a_model_of_sentences_ignores_the_rest_of_the_document(made):
     change = np.abs(made.logits(other) - made.expected)[0]
     elsewhere = max(change[n][TARGET[0, n] > 0].max() for n in (0, 1, 3))
     assert change[2][TARGET[0, 2] > 0].max() > 1e-3
-    assert (elsewhere < 1e-5) == (made.model.config.document.layers == ("sentence",))
+    document = made.model.config.document
+    assert (elsewhere < 1e-5) == (document.layers == ("sentence",) and not document.decoder_looks_around)
     assert elsewhere < 1e-5 or elsewhere > 1e-4
 
 
@@ -128,6 +130,7 @@ WANTED = np.asarray([[3, 1], [2, 0], [0, 1]], np.int32)
         pytest.param("conditional", FULL, None, marks=pytest.mark.slow),
         ("conditional", FULL, WANTED),
         pytest.param("context", {"decoder_context": True}, WANTED, marks=pytest.mark.slow),
+        ("sentence", {"decoder_heads": True}, WANTED),
     ],
 )
 def test_step_by_step_equals_all_at_once(kind, changes, wanted):
@@ -158,8 +161,9 @@ def test_step_by_step_equals_all_at_once(kind, changes, wanted):
     assert_equal_where(target, np.stack(found, 1).reshape(expected.shape), expected)
 
 
-def test_scanned_layers_find_the_same_sentences():
-    single = document_model("context", decoder_context=True)
+@pytest.mark.parametrize("around", slow_but(["decoder_heads"], ["decoder_context", "decoder_heads"]))
+def test_scanned_layers_find_the_same_sentences(around):
+    single = document_model("context", **{around: True})
     scanned = small_model(encoder=single.config.encoder, document=single.config.document, scan=True)
 
     def shapes(model):
@@ -203,7 +207,7 @@ def test_sentence_attention_over_documents_is_the_sentence_model():
     slow_but([("hierarchical", "learned")], itertools.product(KINDS, ["sinusoidal", "learned"])),
 )
 def test_a_sentence_model_initialises_all_of_its_parameters_in_a_document_model(kind, positions):
-    config = document_model(kind, decoder_context=True).config
+    config = document_model(kind, decoder_context=True, decoder_heads=True).config
     plain = small_model(encoder=config.encoder, positions=positions)
     ids = jax.ShapeDtypeStruct((1, 4), jnp.int32)
     found = unbox(jax.eval_shape(plain.init, jax.random.key(0), ids, ids)["params"])
@@ -269,7 +273,7 @@ def test_without_break_tokens_the_encoder_does_not_see_the_end_of_a_sentence():
 
 @pytest.mark.parametrize("kind", slow_but(["heads"], KINDS[:4]))
 def test_flops_are_those_that_xla_counts(kind):
-    model = document_model(kind, decoder_context=True)
+    model = document_model(kind, decoder_context=True, decoder_heads=kind == "heads")
     shapes = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((8, 8, 24), (8, 8, 24), (8, 8))]
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), random_params(model))
 

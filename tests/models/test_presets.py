@@ -194,6 +194,10 @@ def test_a_window_of_no_symbol_is_refused():
             "--model.document.dispatched has no hard weights, and no distances that add to values",
         ),
         (
+            {"document": DocumentConfig(("sentence",), decoder_heads=True, cross="document")},
+            "--model.document.decoder-heads with --model.document.cross document: attention that sees all words",
+        ),
+        (
             {"attention_weights": "argmax", "document": DocumentConfig(("conditional",), dispatched=True)},
             "--model.document.dispatched has no hard weights",
         ),
@@ -271,9 +275,10 @@ def test_options_that_would_change_nothing_are_refused(changes, said):
     check_used(plain.replace(model=gated))
 
 
-def test_true_boundaries_reach_no_encoding_of_a_decoder_where_others_are_asked_for():
-    document = DocumentConfig(("sentence",), decoder_context=True)
+@pytest.mark.parametrize("flag", ["decoder-context", "decoder-heads"])
+def test_true_boundaries_reach_no_encoding_of_a_decoder_where_others_are_asked_for(flag):
+    document = DocumentConfig(("sentence",), **{flag.replace("-", "_"): True})
     config = Config(model=dataclasses.replace(PRESETS["tiny"], document=document))
     check_model(config)
-    with pytest.raises(ConfigError, match="--data.boundaries fixed with --model.document.decoder-context"):
+    with pytest.raises(ConfigError, match=f"--data.boundaries fixed with --model.document.{flag}"):
         check_model(config.replace(data=DataConfig(boundaries="fixed")))

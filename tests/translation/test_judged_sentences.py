@@ -46,6 +46,7 @@ KINDS = {
         document=DocumentConfig(("document",), cross="document"), boundaries=Boundaries("jittered", 1)
     ),
     "context in the decoder": dict(document=DocumentConfig(("sentence",), decoder_context=True)),
+    "heads in the decoder": dict(document=DocumentConfig(("sentence",), decoder_heads=True)),
 }
 
 
