@@ -23,7 +23,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from flaxnmt.errors import ConfigError
-from flaxnmt.typing import PyTree
+from flaxnmt.typing import Int, PyTree
 
 MESH_AXES = ("data", "fsdp", "model")
 
@@ -250,20 +250,33 @@ def tree_shardings(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> PyTree:
 
 
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh, rules: Rules = Rules()) -> dict[str, jax.Array]:
-    """A global batch out of the rows that each process loaded, laid over the axes of `batch`."""
+    """A global batch out of the rows that each process loaded (`owned_rows`), laid over the axes of `batch`."""
     sharding = NamedSharding(mesh, rules.spec(("batch",)))
-    return {name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()}
+    ways = row_ways(mesh, rules)
+    # Said, since it could only be inferred where the rows of a process are neighbours.
+    own = len(_owned_parts(ways, sharding))
+
+    def placed(rows: np.ndarray) -> jax.Array:
+        shape = (len(rows) * ways // own, *rows.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, rows, shape)
+
+    return {name: placed(rows) for name, rows in batch.items()}
 
 
-def owned_rows(rows: int, mesh: Mesh, rules: Rules = Rules()) -> slice:
-    """The rows of a global batch that this process loads.
+def owned_rows(rows: int, mesh: Mesh, rules: Rules = Rules()) -> Int[np.ndarray, " own"]:
+    """The rows of a global batch that this process loads, in their order.
+
+    They need not be neighbours: a mesh puts the chips of a slice in the order of their links, not of their hosts.
 
     Raises:
       ConfigError: if the rows do not divide by the devices that share them.
     """
     check_rows(rows, mesh, rules)
-    sharding = NamedSharding(mesh, rules.spec(("batch",)))
-    slices = [
-        index[0].indices(rows)[:2] for index in sharding.addressable_devices_indices_map((rows,)).values()
-    ]
-    return slice(min(start for start, _ in slices), max(stop for _, stop in slices))
+    parts = _owned_parts(rows, NamedSharding(mesh, rules.spec(("batch",))))
+    return np.concatenate([np.arange(*part) for part in parts])
+
+
+def _owned_parts(rows: int, sharding: NamedSharding) -> list[tuple[int, int]]:
+    """Beginning and end of the runs of rows that devices of this process hold, each once."""
+    indices = sharding.addressable_devices_indices_map((rows,)).values()
+    return sorted({index[0].indices(rows)[:2] for index in indices})

@@ -22,6 +22,9 @@ from flaxnmt.typing import Bool, Int
 log = logging.getLogger(__name__)
 
 Batch = dict[str, np.ndarray]
+Rows = slice | Int[np.ndarray, " own"]
+"""Which rows of a global batch."""
+
 ALL_ROWS = slice(None)
 ROUNDS = 6
 
@@ -197,7 +200,7 @@ class ShuffledBatches:
         """Global shape of a step's batch, known without loading it."""
         return self.plan.buckets[self._locate(step)[1]]
 
-    def indices(self, step: int, rows: slice = ALL_ROWS) -> Int[np.ndarray, "B"]:
+    def indices(self, step: int, rows: Rows = ALL_ROWS) -> Int[np.ndarray, "B"]:
         """Units of the given rows of the global batch; -1 is an empty row."""
         epoch, bucket, batch = self._locate(step)
         size = self.plan.buckets[bucket].rows
@@ -207,7 +210,7 @@ class ShuffledBatches:
         indices[real] = self._units_at(epoch, bucket, positions[real])
         return indices
 
-    def batch(self, step: int, rows: slice = ALL_ROWS) -> Batch:
+    def batch(self, step: int, rows: Rows = ALL_ROWS) -> Batch:
         """The arrays of the rows that this process owns (see `batch` of the units)."""
         return self.units.batch(self.indices(step, rows), self.shape(step))
 
@@ -215,7 +218,7 @@ class ShuffledBatches:
         """Target tokens of the global batch, padding not counted."""
         return self.units.target_tokens(self.indices(step))
 
-    def dataset(self, rows: Callable[[int], slice] | None = None) -> grain.MapDataset:
+    def dataset(self, rows: Callable[[int], Rows] | None = None) -> grain.MapDataset:
         """Random access by step: `dataset[step]` is a batch.
 
         Args:
@@ -228,7 +231,7 @@ class ShuffledBatches:
         return grain.MapDataset.range(0, sys.maxsize).map(load)
 
     def iterate(
-        self, start_step: int, rows: Callable[[int], slice] | None = None, threads: int = 1, ahead: int = 8
+        self, start_step: int, rows: Callable[[int], Rows] | None = None, threads: int = 1, ahead: int = 8
     ) -> Iterator[Batch]:
         """The batches from `start_step` on, without end; threads load up to `ahead` of them beforehand."""
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
@@ -292,11 +295,11 @@ class SortedBatches:
     def shape(self, index: int) -> Shape:
         return self.plan.buckets[self._batches[index][0]]
 
-    def indices(self, index: int, rows: slice = ALL_ROWS) -> Int[np.ndarray, "B ..."]:
+    def indices(self, index: int, rows: Rows = ALL_ROWS) -> Int[np.ndarray, "B ..."]:
         """Sentence of each output that is wanted, [B] or, in documents, [B, N]; -1 is none."""
         return self.units.sentences(self._batches[index][1][rows], self.shape(index))
 
-    def batch(self, index: int, rows: slice = ALL_ROWS) -> Batch:
+    def batch(self, index: int, rows: Rows = ALL_ROWS) -> Batch:
         """The arrays of the rows that this process owns (see `batch` of the units)."""
         return self.units.batch(self._batches[index][1][rows], self.shape(index))
 

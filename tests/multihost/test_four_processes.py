@@ -79,7 +79,8 @@ from flaxnmt.sharding import make_mesh, owned_rows
 from flaxnmt.translation.lines import Text
 
 run, lines = open_run(directory), open(lines).read().splitlines()
-mesh = make_mesh()
+# Neighbours belong to different processes, as on a slice whose chips are in the order of their links.
+mesh = make_mesh(devices=jax.devices()[::2] + jax.devices()[1::2])
 params = jax.device_put(run.params, NamedSharding(mesh, PartitionSpec()))
 translator = make_translator(run.config, run.model, params, run.vocabularies, mesh)
 tokens = TokenArray.from_lists(run.vocabularies.source.encode(lines))
