@@ -127,6 +127,10 @@ class Breaks:
     def hash(self) -> str:
         return self.tokenizer.hash
 
+    @property
+    def lowercase(self) -> bool:
+        return self.tokenizer.lowercase
+
     def id(self, symbol: str) -> int:
         """The id of a symbol."""
         return self.tokenizer.id(symbol)

@@ -22,7 +22,7 @@ LINES = ["The dog sleeps.", "It is old.", "", "", *["The cook reads."] * 3, ""]
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((), marks=pytest.mark.slow, id="2-to-1"),
+        pytest.param((), id="2-to-1"),
         pytest.param(("--data.previous-target",), marks=pytest.mark.slow, id="2-to-2"),
     ],
 )
@@ -54,6 +54,15 @@ def test_a_score_is_that_of_the_sentence_in_its_document(directory):
     assert all(
         BREAK not in score.tokens and score.tokens[-1:] != (BREAK,) for score in run.score(LINES, LINES)
     )
+
+
+def test_an_evaluation_is_of_the_sentences_without_their_context(directory, tmp_path, capsys):
+    source, reference, output = (tmp_path / name for name in ("source", "reference", "output"))
+    write_lines(source, LINES[:2]), write_lines(reference, LINES[4:6])
+    command = ["evaluate", "--run", str(directory), "--source", str(source), "--reference", str(reference)]
+    assert main([*command, "--output", str(output)]) == 0
+    assert "case:mixed" in json.loads(capsys.readouterr().out)["bleu"]["signature"]
+    assert output.read_text(encoding="utf-8").splitlines() == open_run(directory).translate(LINES[:2])
 
 
 def test_contrasts_are_those_of_whole_documents(directory, capsys):
