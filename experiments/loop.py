@@ -153,7 +153,8 @@ class Loop:
                     self._warm(state, start, step)
         for offset, value in enumerate(late):
             self._stop_if_diverged(step - len(late) + offset + 1, int(value))
-        return state, step, preempted
+        # Who was asked in the last evaluation leaves too: what is left to do at the end may take minutes.
+        return state, step, preempted or preemption.asked
 
     def _batches(self, start: int) -> Iterator[dict]:
         return self.task.train.iterate(start, rows=lambda rows: owned_rows(rows, self.mesh))
@@ -277,7 +278,7 @@ class Loop:
             abstract = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params
             )
-            params = self.checkpoints.average(steps, abstract)
+            params, steps = self.checkpoints.average(steps, abstract)
             self._export(params)
             row = self.evaluator(params)[0]
             self.metrics.write(

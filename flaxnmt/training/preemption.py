@@ -36,11 +36,16 @@ class Preemption:
         for number in list(self._earlier):
             self._give_back(number)
 
+    @property
+    def asked(self) -> bool:
+        """Whether this process alone was asked; of several none knows, JAX does."""
+        return self._asked.is_set()
+
     def requested(self, step: int) -> bool:
         """Whether to save and leave now, after update `step`; the same answer on every host."""
         if jax.distributed.is_initialized():
             return multihost_utils.reached_preemption_sync_point(step)
-        return self._asked.is_set()
+        return self.asked
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self._asked.set()

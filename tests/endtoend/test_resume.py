@@ -80,6 +80,25 @@ def test_who_asks_to_stop_does_not_wait_for_an_evaluation(tmp_path, monkeypatch)
     assert_same_run(run, unbroken)
 
 
+def test_who_asks_in_the_last_evaluation_does_not_wait_for_the_end(tmp_path, monkeypatch):
+    options = "--max-steps 1 --training.evaluate-every 1 --training.metric loss".split()
+    arguments = [*TINY, *write_corpus(tmp_path / "data"), *options, "--run", str(tmp_path / "run")]
+    evaluate = Loop._evaluate
+
+    def evaluated(loop, *rest):
+        signal.raise_signal(signal.SIGTERM)
+        evaluate(loop, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_evaluate", evaluated)
+        assert main(arguments) == 42
+    assert completed(tmp_path / "run") == [1]
+    events = [row.get("event") for row in read_metrics(tmp_path / "run")]
+    assert "preempted" in events and "finished" not in events
+    assert main(arguments) == 0
+    assert [row["step"] for row in read_metrics(tmp_path / "run") if row["kind"] == "dev"] == [1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_who_ends_in_an_evaluation_has_its_updates(tmp_path, monkeypatch, moment):
