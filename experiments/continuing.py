@@ -14,6 +14,7 @@ from flaxnmt.config import Config
 from flaxnmt.config_io import differences
 from flaxnmt.data.labelled.rows import LabelledRows
 from flaxnmt.data.shards import TokenCorpus
+from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import RunError, UserError
 from flaxnmt.run_directory import BUCKET, CHECKPOINTS, CONFIG, PARAMETERS, RECORD, TOKENIZER, read_config
 from flaxnmt.training.checkpoints import absolute, completed
@@ -67,10 +68,12 @@ def check(config: Config, directory: Path) -> None:
             f"{directory} was trained with another configuration ({'; '.join(changed)}): "
             "give the same, or another --run directory"
         )
-    if learned and not (directory / TOKENIZER).is_dir():
-        raise RunError(
-            f"{directory / TOKENIZER} is missing: bring it back, as a new one would not fit the checkpoints"
-        )
+    if learned:
+        try:
+            Vocabularies.load(directory / TOKENIZER)
+        except UserError as error:
+            missing = f"{directory / TOKENIZER} is missing" if not (directory / TOKENIZER).is_dir() else error
+            raise RunError(f"{missing}: bring it back, as a new one would not fit the checkpoints") from None
 
 
 def check_corpus(corpus: TokenCorpus | LabelledRows, directory: Path) -> None:
@@ -114,6 +117,9 @@ def made_directory(directory: Path, config: Config, init_from: Path | None = Non
         try:
             directory.mkdir(parents=True, exist_ok=True)
             stack.enter_context(alone(directory, str(directory)))
+            for left in directory.glob(f"{PARAMETERS}.tmp*"):
+                # Of an export that was killed.
+                left.unlink()
             if not has_checkpoint(directory):
                 if init_from is not None or not is_saved(config, directory):
                     shutil.rmtree(directory / TOKENIZER, ignore_errors=True)

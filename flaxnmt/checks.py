@@ -1,5 +1,6 @@
 """What no data can make a model of: settings that do not fit together, said before anything is read."""
 
+import math
 from typing import Any
 
 from flaxnmt.config import BudgetLossConfig, Config, TrainingConfig
@@ -28,6 +29,7 @@ COUNTS = (
             "average_count",
             "checkpoint_every",
             "evaluate_every",
+            "keep_last",
             "log_every",
             "loss_chunk",
         )
@@ -39,6 +41,15 @@ COUNTS = (
     *(f"model.{stack}.{name}" for stack in ("encoder", "decoder") for name in ("layers", "feed_forward")),
 )
 """Fields that count something of which there is at least one."""
+
+NOT_NEGATIVE = (
+    *(f"training.budget.{name}" for name in ("weight", "noise_start", "noise_end")),
+    *("training.keep_best", "training.evaluate_translations"),
+    *(f"optimizer.{name}" for name in ("learning_rate", "factor", "warmup_steps", "weight_decay")),
+    *(f"decoding.{name}" for name in ("max_length_factor", "max_length_extra", "min_length")),
+    "data.workers",
+)
+"""Fields of which there may be none, but not less."""
 
 
 def check_ranges(config: Config) -> None:
@@ -52,8 +63,13 @@ def check_ranges(config: Config) -> None:
         # A model of one stack lacks the fields of the other.
         if (value := values.get(name)) is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: give at least 1")
-    if config.data.workers < 0:
-        raise ConfigError(f"--data.workers {config.data.workers}: give 0 or more")
+    for name in NOT_NEGATIVE:
+        # What is no number is not above 0 either.
+        if (value := values.get(name)) is not None and not 0 <= value < math.inf:
+            raise ConfigError(f"--{name.replace('_', '-')} {value:g}: give 0 or more")
+    for name in ("b1", "b2"):
+        if not 0 <= (value := values[f"optimizer.{name}"]) < 1:
+            raise ConfigError(f"--optimizer.{name} {value:g}: a decay of at least 0 and below 1")
     if not 0 <= config.training.seed < 2**31:
         raise ConfigError(f"--seed {config.training.seed}: give 0 to {2**31 - 1}")
     if not 0 <= config.training.label_smoothing < 1:
@@ -63,9 +79,6 @@ def check_ranges(config: Config) -> None:
     ema = config.training.ema
     if ema is not None and not 0 < ema < 1:
         raise ConfigError(f"--training.ema {ema}: a decay above 0 and below 1, such as 0.999")
-    for name in ("weight", "noise_start", "noise_end"):
-        if (value := values[f"training.budget.{name}"]) < 0:
-            raise ConfigError(f"--training.budget.{name.replace('_', '-')} {value:g}: give 0 or more")
     noise, until = config.training.budget, (config.training.budget.noise_steps, config.training.max_steps)
     if config.model.budgets and noise.noise_start != noise.noise_end and until == (None, None):
         raise ConfigError(
@@ -87,6 +100,9 @@ def check_limits(training: TrainingConfig) -> None:
         raise ConfigError(
             "training has no end: give --max-steps, --max-epochs, --max-minutes or --training.patience"
         )
+    minutes = training.max_minutes
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ConfigError(f"--max-minutes {minutes:g}: give more than 0")
     if training.metric != "loss" and training.evaluate_translations == 0:
         raise ConfigError(
             f"training.metric {training.metric} needs translations: "

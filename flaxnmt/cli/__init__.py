@@ -10,6 +10,7 @@ from flaxnmt.cli.evaluate import Evaluate
 from flaxnmt.cli.score import Score
 from flaxnmt.cli.translate import Translate
 from flaxnmt.commands import guarded, parsed, quiet
+from flaxnmt.errors import ConfigError
 
 COMMANDS = {
     "translate": Translate,
@@ -23,7 +24,7 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Entry point of the `flaxnmt` command; its exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    return guarded(lambda: run(argv), debug="--debug" in argv)
+    return guarded(lambda: run(argv), debug="--debug" in argv[1:])
 
 
 def run(argv: list[str]) -> int:
@@ -32,7 +33,15 @@ def run(argv: list[str]) -> int:
     Raises:
       UserError: for whatever the user can correct.
     """
+    from flaxnmt.config_io import nearest
     from flaxnmt.runtime import keep_freed_memory
+
+    first = argv[0] if argv else ""
+    if first not in (*COMMANDS, "-h", "--help"):
+        said = f"no command {first!r}{nearest(first, COMMANDS)}" if first else "no command"
+        raise ConfigError(
+            f"{said}: give {', '.join(COMMANDS)}, and its options behind it; --help says what they do"
+        )
 
     def read():
         return tyro.extras.subcommand_cli_from_dict(

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from flaxnmt.cli.files import Layout, check_output, same_length, writer
+from flaxnmt.cli.files import Layout, check_output, not_empty, same_length, writer
 from flaxnmt.data.documents import Document
 from flaxnmt.errors import ConfigError, DataError
 
@@ -76,13 +76,16 @@ class Evaluate:
 
     def _of_lines(self) -> dict:
         from flaxnmt import open_run
-        from flaxnmt.data.readers import read_source
+        from flaxnmt.data.readers import holds_documents, read_source
         from flaxnmt.evaluation.scores import evaluate, paired_bootstrap
 
+        if holds_documents(self.source):
+            raise ConfigError(f"{self.source}: documents as JSON lines: give --documents")
         if self.reference is None:
             raise ConfigError("no --reference: give the file to score against")
         source, reference = list(read_source(self.source)), list(read_source(self.reference))
         same_length(self.source, source, self.reference, reference)
+        not_empty(self.source, source)
         # What cannot be scored is refused here, and not after it was translated.
         evaluate(reference, reference, metrics=(), language=self.language)
         if self.baseline is not None:

@@ -13,6 +13,9 @@ from typing import TextIO
 
 from flaxnmt.errors import DataError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says of a file that has no room, without its name."""
+
 
 @contextmanager
 def writer(path: Path | None) -> Iterator[TextIO]:
@@ -28,8 +31,13 @@ def writer(path: Path | None) -> Iterator[TextIO]:
         file = path.open("w", encoding="utf-8")
     except OSError as error:
         raise _unwritable(path, error.errno) from None
-    with file:
-        yield file
+    try:
+        with file:
+            yield file
+    except OSError as error:
+        if error.filename is not None or error.errno not in FULL:
+            raise
+        raise _unwritable(path, error.errno) from None
 
 
 def check_output(path: Path | None, *inputs: str | Path | int | None) -> None:
@@ -69,6 +77,12 @@ def same_length(first: str | Path, one: list, second: str | Path, other: list) -
         raise DataError(
             f"{first} has {len(one)} lines and {second} {len(other)}: they must match line by line"
         )
+
+
+def not_empty(name: str | Path, lines: list) -> None:
+    """Refuses a text of which nothing could be said."""
+    if not lines:
+        raise DataError(f"{name} is empty")
 
 
 @dataclass(frozen=True)

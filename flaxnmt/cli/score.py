@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from flaxnmt.cli.files import check_output, same_length, writer
+from flaxnmt.cli.files import check_output, not_empty, same_length, writer
 from flaxnmt.errors import ConfigError
 
 
@@ -34,13 +34,22 @@ class Score:
 
     def __call__(self) -> int:
         from flaxnmt import open_run
-        from flaxnmt.data.readers import read_source
+        from flaxnmt.data.readers import holds_documents, read_source
         from flaxnmt.decoding.hypotheses import length_penalties
         from flaxnmt.gates.budget import parse_budget
+        from flaxnmt.translation.search import check_length_penalty
 
         check_output(self.output, self.source, self.target)
+        for name in (self.source, self.target):
+            if holds_documents(name):
+                raise ConfigError(
+                    f"{name}: documents as JSON lines are no text of lines: give their sentences a line each"
+                )
         source, target = list(read_source(self.source)), list(read_source(self.target))
         same_length(self.source, source, self.target, target)
+        not_empty(self.source, source)
+        if self.length_penalty is not None:
+            check_length_penalty(self.length_penalty)
         budget = None if self.budget is None else parse_budget(self.budget)
         translator = open_run(self.run).translator
         if self.paragraphs and not translator.by_document:

@@ -132,6 +132,8 @@ class Translate:
         if self._holds_documents:
             # A line is written for every sentence: none may be left out.
             return document_blocks(read(self.input, blank=refuse), size)
+        if self.input is None and sys.stdin is None:
+            raise ConfigError("there is no standard input: give --input")
         blocks = read_blocks(self.input or sys.stdin, size)
         return whole_documents(blocks, self.paragraphs) if by_document else blocks
 

@@ -76,7 +76,8 @@ def sample(
     Pure and jittable; static: max_length, samples, temperature, top_k, top_p and the ids. Raises ConfigError
     on a temperature or top_p not above 0 and on counts below 1.
     """
-    if temperature <= 0 or (top_p is not None and top_p <= 0):
+    # So that what is no number is refused, too.
+    if not temperature > 0 or (top_p is not None and not top_p > 0):
         raise ConfigError(f"sampling: temperature {temperature}, top-p {top_p}: both must be above 0")
     if min(samples, max_length, 1 if top_k is None else top_k) < 1:
         given = f"samples {samples}, max_length {max_length}, top-k {top_k}"

@@ -167,25 +167,25 @@ class Checkpoints:
             )
         return None
 
-    def average(self, steps: Iterable[int], abstract_params: Params) -> Params:
-        """Mean of the parameters at `steps`, read one after the other and summed in float32.
+    def average(self, steps: Iterable[int], abstract_params: Params) -> tuple[Params, list[int]]:
+        """Mean of the parameters at `steps`, read one after the other and summed in float32, and the steps it is of.
 
         A damaged checkpoint is reported and left out. Raises RunError if none is left.
         """
-        total, count = None, 0
+        total, taken = None, []
         for step in steps:
             try:
                 params = self._read(step, {"params": abstract_params})[1]["params"]
             except DamagedError:
                 continue
             total = _widen(params) if total is None else _add(total, params)
-            count += 1
+            taken.append(step)
         if total is None:
             raise RunError(f"{self.directory}: no checkpoint left to average; save some first")
         types = jax.tree.map(lambda leaf: leaf.dtype, abstract_params)
-        return jax.jit(lambda sums: jax.tree.map(lambda x, dtype: (x / count).astype(dtype), sums, types))(
-            total
-        )
+        count = len(taken)
+        mean = jax.jit(lambda sums: jax.tree.map(lambda x, dtype: (x / count).astype(dtype), sums, types))
+        return mean(total), taken
 
     def _open(self) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(

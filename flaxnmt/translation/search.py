@@ -63,6 +63,20 @@ class Sampling:
             raise ConfigError(f"--seed {self.seed}: give one from 0 to {(1 << 31) - 1}")
 
 
+MOST = 1 << 16
+"""Tokens that an output may be told to have."""
+
+
+def check_length_penalty(alpha: float) -> None:
+    """Refuses an exponent by which scores are no numbers any more.
+
+    Raises:
+      ConfigError: with the flag.
+    """
+    if not -10 <= alpha <= 10:
+        raise ConfigError(f"--length-penalty {alpha:g}: give one from -10 to 10, such as 0.6")
+
+
 @dataclass(frozen=True)
 class Search:
     """Options of a search; lengths count tokens with the end symbol.
@@ -111,6 +125,11 @@ class Search:
         for name, number in numbers.items():
             if number is not None and number < 1:
                 raise ConfigError(f"{name} {number}: it must be at least 1")
+        for name, number in {"--min-length": min_length, "--max-length": max_length}.items():
+            if number is not None and not 0 <= number <= MOST:
+                raise ConfigError(f"{name} {number}: give at most {MOST}, and not less than 0")
+        if length_penalty is not None:
+            check_length_penalty(length_penalty)
         if sampling is None and n_best > beam_size:
             raise ConfigError(
                 f"{n_best} best of a beam of {beam_size}: make --beam-size at least as large as --n-best"

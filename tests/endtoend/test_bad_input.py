@@ -1,6 +1,7 @@
 """A mistake gets one clear line and exit code 2; nothing is lost, and `--debug` shows the traceback."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -13,9 +14,9 @@ from tiny_runs import TINY, sentences, start, write_corpus, write_lines
 
 from experiments import train
 from experiments.configs import load
-from flaxnmt import cli
+from flaxnmt import cli, open_run
 from flaxnmt.commands import guarded
-from flaxnmt.errors import DataError
+from flaxnmt.errors import ConfigError, DataError
 
 
 def message(capsys, main, *arguments):
@@ -120,6 +121,12 @@ def test_configurations_that_cannot_be_trained(training):
         ("--model.encoder.layers", 0, "give at least 1"),
         ("--model.decoder.feed-forward", -1, "give at least 1"),
         ("--data.workers", -1, "give 0 or more"),
+        ("--training.keep-last", 0, "give at least 1"),
+        ("--training.keep-best", -1, "give 0 or more"),
+        ("--optimizer.learning-rate", -1, "give 0 or more"),
+        ("--optimizer.factor", math.nan, "give 0 or more"),
+        ("--optimizer.b2", 1, "a decay of at least 0 and below 1"),
+        ("--decoding.min-length", -3, "give 0 or more"),
         ("--seed", -1, "give 0 to 2147483647"),
         ("--seed", 2**31, "give 0 to 2147483647"),
     ],
@@ -127,6 +134,11 @@ def test_configurations_that_cannot_be_trained(training):
 def test_numbers_out_of_range(training, option, value, said):
     flag = option.replace("--max", "--training.max")
     assert re.fullmatch(rf"{flag} {value}(\.0)?: {said}", training(option, value))
+
+
+@pytest.mark.parametrize("minutes", [0, -5, math.nan, math.inf])
+def test_a_time_that_is_none(training, minutes):
+    assert training("--max-minutes", minutes) == f"--max-minutes {minutes:g}: give more than 0"
 
 
 def test_tensorboard_that_is_not_installed(training, monkeypatch):
@@ -249,6 +261,37 @@ def test_what_cannot_be_scored_is_not_translated_first(capsys, tmp_path):
     assert message(capsys, cli.main, *contrast, tmp_path / "no" / "out") == unwritable
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("transl --run x", "no command 'transl', did you mean 'translate'?: give translate, score, "),
+        ("--debug", "no command '--debug': give translate, score, evaluate, contrast, check-data, and its options behind"),
+        ("", "no command: give translate, score, "),
+        ("score --run x --source {empty} --target {empty}", "{empty} is empty"),
+        ("evaluate --run x --source {empty} --reference {empty}", "{empty} is empty"),
+        ("score --run x --source {empty}.jsonl --target {empty}", "{empty}.jsonl: documents as JSON lines are no text"),
+        ("evaluate --run x --source {empty}.jsonl", "{empty}.jsonl: documents as JSON lines: give --documents"),
+    ],
+)  # fmt: skip
+def test_commands_that_name_nothing_to_do(capsys, tmp_path, command, said):
+    empty = write_lines(tmp_path / "empty", [])
+    assert cli.main(command.format(empty=empty).split()) == 2
+    assert capsys.readouterr().err.removeprefix("error: ").startswith(said.format(empty=empty))
+
+
+def test_input_and_output_that_are_not_there(capsys, tmp_path, trained, monkeypatch):
+    run = ["--run", trained.directory]
+    monkeypatch.setattr(sys, "stdin", None)
+    assert message(capsys, cli.main, "translate", *run) == "there is no standard input: give --input"
+    lines = write_lines(tmp_path / "lines", ["one"])
+    said = message(capsys, cli.main, "translate", *run, "--input", lines, "--output", "/dev/full")
+    assert said == "/dev/full: cannot be written (No space left on device); name another file"
+    run = open_run(trained.directory)
+    for call in (run.translate, run.hypotheses, lambda text: run.score(text, text)):
+        with pytest.raises(ConfigError, match="'one' is one line: give a list of lines"):
+            call("one")
+
+
 def test_run_directories_that_are_half_there(capsys, tmp_path, trained):
     lines = write_lines(tmp_path / "lines", ["one"])
     run = tmp_path / "run"
@@ -292,11 +335,20 @@ def test_options_out_of_range(capsys, tmp_path, trained):
     for option in ("--n-best", "--beam-size", "--batch-size", "--max-length"):
         for number in (0, -1):
             assert "must be at least 1" in message(capsys, cli.main, *command, option, number)
+    for option, number in (("--max-length", 3_000_000_000), ("--min-length", -3), ("--min-length", 1 << 17)):
+        said = message(capsys, cli.main, *command, option, number)
+        assert said == f"{option} {number}: give at most 65536, and not less than 0"
+    pair = ["--source", lines, "--target", lines]
+    for alpha in (5000, math.nan, -math.inf):
+        said = f"--length-penalty {alpha:g}: give one from -10 to 10, such as 0.6"
+        assert message(capsys, cli.main, *command, "--length-penalty", alpha) == said
+        assert message(capsys, cli.main, "score", *command[1:3], *pair, "--length-penalty", alpha) == said
     kept = write_lines(tmp_path / "kept", ["of before"])
     message(capsys, cli.main, *command, "--output", kept, "--n-best", 9)
     assert kept.read_text() == "of before\n"
     for option in ("--temperature", "--top-p"):
-        assert "must be above 0" in message(capsys, cli.main, *command, "--sample", option, 0)
+        for number in (0, math.nan):
+            assert "must be above 0" in message(capsys, cli.main, *command, "--sample", option, number)
     two = write_lines(tmp_path / "two", ["one", "two"])
     assert message(capsys, cli.main, *command, "--prefix", two).startswith("2 prefixes for 1 lines")
     said = message(capsys, cli.main, "score", "--run", trained.directory, "--source", lines, "--target", two)
@@ -328,6 +380,9 @@ def test_a_run_without_its_tokenizer_is_not_continued(capsys, tmp_path, trained)
     shutil.rmtree(run / "tokenizer")
     said = message(capsys, train.main, *trained.arguments, "--run", run)
     assert said.startswith(f"{run / 'tokenizer'} is missing: bring it back")
+    (run / "tokenizer").mkdir()
+    said = message(capsys, train.main, *trained.arguments, "--run", run)
+    assert said.startswith(f"{run / 'tokenizer'} holds no tokenizer: ") and "bring it back" in said
 
 
 def test_parameters_of_other_shapes_are_no_start(training, trained):

@@ -151,7 +151,7 @@ for shape in ((1, 4), (2, 2), (1, 1)):
     assert (step, progress) == (7, {"step": 7})
     assert params["table"].sharding == targets[0]["table"].sharding
     assert_same_bits((params, rest), make_state(7))
-    assert_same_bits(checkpoints.average([7], abstract(targets[0])), make_state(7)[0])
+    assert_same_bits(checkpoints.average([7], abstract(targets[0]))[0], make_state(7)[0])
 print("restored")
 """
 

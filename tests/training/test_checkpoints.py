@@ -73,7 +73,7 @@ def test_restores_the_newest_bit_for_bit_and_quietly(tmp_path, capfd):
             jax.block_until_ready(overwrite((params, rest)))
     with Checkpoints(tmp_path / "c") as checkpoints:
         step, params, rest, progress = checkpoints.restore(*map(abstract, make_state(0)))
-        assert_same_bits(checkpoints.average([1], abstract(params)), make_state(1)[0])
+        assert_same_bits(checkpoints.average([1], abstract(params))[0], make_state(1)[0])
     assert step == 2
     assert_same_bits((params, rest), make_state(2))
     assert progress == {"epoch": 0.1 * 2, "position": [3, 2]}
@@ -83,7 +83,7 @@ def test_restores_the_newest_bit_for_bit_and_quietly(tmp_path, capfd):
 def test_parameters_are_read_without_the_rest(tmp_path):
     save_steps(tmp_path, [1])
     shutil.rmtree(tmp_path / "1" / "rest")
-    params = Checkpoints(tmp_path, read_only=True).average([1], abstract(make_state(0)[0]))
+    params, _ = Checkpoints(tmp_path, read_only=True).average([1], abstract(make_state(0)[0]))
     assert_same_bits(params, make_state(1)[0])
 
 
@@ -263,12 +263,13 @@ def test_average_is_the_mean_of_the_sound_ones(tmp_path, caplog):
     truncate(data_file("params")(tmp_path / "2"))
     checkpoints = Checkpoints(tmp_path, read_only=True)
     target = abstract(make_state(0)[0])
-    found = checkpoints.average([1, 2, 4], target)
+    found, steps = checkpoints.average([1, 2, 4], target)
+    assert steps == [1, 4]
     expected = (np.float64(make_state(1)[0]["encoder"]["kernel"]) + make_state(4)[0]["encoder"]["kernel"]) / 2
     np.testing.assert_allclose(found["encoder"]["kernel"], expected, rtol=1e-6)
     assert found["encoder"]["scale"].dtype == jnp.bfloat16
     assert "damaged" in caplog.text
-    assert_same_bits(checkpoints.average([3], target), make_state(3)[0])
+    assert_same_bits(checkpoints.average([3], target)[0], make_state(3)[0])
     with pytest.raises(RunError, match="no checkpoint left"):
         checkpoints.average([2], target)
 
