@@ -7,6 +7,8 @@ import pytest
 from experiments.configs import load
 from experiments.continuing import check, made_directory
 from experiments.tasks.corpora import stamps
+from flaxnmt.data.tokenizers import train
+from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import RunError
 from flaxnmt.run_directory import save_config
 
@@ -53,8 +55,9 @@ def test_what_was_exported_keeps_its_vocabulary_without_checkpoints(tmp_path):
 def test_the_end_that_noise_on_gates_grows_to_stays(tmp_path):
     config = load("cct_multi30k_en_de")
     save_config(tmp_path, config)
-    for name in ("checkpoints/1", "tokenizer"):
-        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "checkpoints/1").mkdir(parents=True)
+    words = train("word", ["one two"], 8)
+    Vocabularies(words, words).save(tmp_path / "tokenizer")
     longer = replace(config, training=replace(config.training, max_steps=9))
     check(config, tmp_path)
     with pytest.raises(RunError, match="training.max_steps: 8000 -> 9"):
