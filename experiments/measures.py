@@ -161,7 +161,7 @@ def by_length(run: Run, source: Sequence[str], target: Sequence[str]) -> dict:
 
 
 def speed(run: Run, documents: Sequence[Document]) -> dict:
-    """Time of training and of translating these documents once everything is compiled.
+    """Time of training and of translating these documents, which `scores` has translated: everything is compiled.
 
     Returns:
       {"update_seconds": median of the intervals of the log, "target_tokens_per_second" of training, "padding": share of
@@ -170,7 +170,6 @@ def speed(run: Run, documents: Sequence[Document]) -> dict:
     rows = [row for row in run.metrics if row["kind"] == "train"]
     # The first interval compiles.
     rows = rows[1:] or rows
-    run.translate_documents(documents)
     began = time.perf_counter()
     run.translate_documents(documents)
     seconds = time.perf_counter() - began
