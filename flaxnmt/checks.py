@@ -294,12 +294,20 @@ def _check_document(config: Config) -> None:
     if not model.document.levels:
         raise ConfigError("--model.document.levels is empty: name one, or give --model.positions none")
     if model.document.cross == "document" and (
-        build.positions(model) is None or set(model.document.levels) <= {"word"}
+        build.positions(model) is None or "sentence" not in model.document.levels
     ):
         raise ConfigError(
             "--model.document.cross document tells the decoder by its position which sentence to write: give "
             "--model.document.levels with sentence, and --model.positions sinusoidal or learned"
         )
+    if model.document.cross == "document" and model.document.count == "unit":
+        apart = model.positions == "learned" or model.document.roll_levels
+        if "paragraph" not in model.document.levels or not apart:
+            raise ConfigError(
+                "--model.document.cross document with --model.document.count unit: sentences of different paragraphs would "
+                "have the same position, and the decoder the same to write; give --model.document.count sequence, or levels "
+                "with sentence and paragraph and --model.document.roll-levels or --model.positions learned"
+            )
     if model.document.dispatched and (
         model.attention_weights != "soft" or (model.positions == "shaw" and model.relative_values)
     ):

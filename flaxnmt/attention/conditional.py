@@ -22,6 +22,9 @@ from flaxnmt.typing import Array, Bool, Count, Float, Int
 DISPATCH_PAYS = 4
 """Sentences of a document over selected ones from which on dispatching is the faster form (measured on CPU)."""
 
+MANY_WORDS = 2048
+"""Words of a document, padding included, above which scores between all of them take too much memory: 128 MiB at 8 heads."""
+
 
 def conditional_weights(
     query: Float[Array, "B H L K"],
@@ -111,8 +114,8 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
       always_keep_own: a word looks at its own sentence, and at the t best of the others; `rows` then takes the
         rows of whole documents, as many for each sentence.
       dispatched: compute the scores of selected sentences only; if not, those of all words (the literal eq. 7). None
-        takes whichever is faster: to sort words by sentence pays above `DISPATCH_PAYS` t sentences. Hard weights, and
-        positions that add to values, have the dense form alone.
+        takes whichever is faster: to sort words by sentence pays above `DISPATCH_PAYS` t sentences; and the first above
+        `MANY_WORDS`. Hard weights, and positions that add to values, have the dense form alone.
     """
 
     t: int
@@ -149,10 +152,13 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
         adds = self.positions is not None and self.positions.adds_values
         return adds or self.weights is not softmax_weights
 
-    def _dispatches(self, sentences: Count) -> bool | Bool[Array, " B"]:
+    def _dispatches(self, sentences: Count, words: Count) -> bool | Bool[Array, " B"]:
+        """Whether to do so in a document of so many sentences, and words in all of them."""
         if self._dense_only:
             return False
-        return sentences > DISPATCH_PAYS * self.t if self.dispatched is None else self.dispatched
+        if self.dispatched is not None:
+            return self.dispatched
+        return (sentences > DISPATCH_PAYS * self.t) | (words > MANY_WORDS)
 
     def _own(self, rows: int, sentences: int) -> Int[Array, "1 L"] | None:
         return own_sentences(rows, sentences)[None] if self.always_keep_own else None
@@ -168,7 +174,7 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
         def look(query, shared, selection, keep):
             query, distances = self._placed(query, places)
             key, value, mask = shared.key, shared.value, shared.mask
-            if self._dispatches(sentences):
+            if self._dispatches(sentences, sentences * words):
                 return conditional_attention(query, key, value, mask, selection, keep, distances)
             weights = conditional_weights(query, key, mask, selection, keep, distances, self.weights)
             return self._weighted(weights, _in_line(value), places)
@@ -192,9 +198,9 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
         y = self._look(flat, shared, selection, context)
         return y.reshape(x.shape), selection if context.capture else None
 
-    def _counted(self, sentences: Count, dispatched: Count, dense: Count) -> Count:
-        """Work of the form that so many sentences take; with those of a batch, whatever form its padded shape takes."""
-        chosen = self._dispatches(sentences)
+    def _counted(self, keys: Count, sentences: Count, dispatched: Count, dense: Count) -> Count:
+        """Work of the form that so many words and sentences take; of a batch, whatever form its padded shape takes."""
+        chosen = self._dispatches(sentences, keys)
         if isinstance(sentences, int):
             return dispatched if chosen else dense
         return jnp.where(chosen, dispatched, dense)
@@ -203,7 +209,7 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
         """Words whose scores each word needs."""
         kept = self.t + self.always_keep_own
         kept = min(kept, sentences) if isinstance(sentences, int) else jnp.minimum(kept, sentences)
-        return self._counted(sentences, kept * words_each(keys, sentences), keys)
+        return self._counted(keys, sentences, kept * words_each(keys, sentences), keys)
 
     def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         """As of every sub-layer, for one document whose `keys` words stand in `sentences` sentences.

@@ -85,7 +85,7 @@ class HierarchicalAttention(ConditionalAttention, kw_only=True):
       by: whether a level of the tree chooses by the score of the node itself or by the sum of its path.
       count_copies: whether a node that is the only child of its parent, hence its copy, adds its score again.
       dispatched: search, and compute the scores of selected sentences only; if not, those of all nodes and all
-        words, literally. None takes whichever is faster.
+        words, literally. None takes what `ConditionalAttention` does.
     """
 
     merge: nn.Module
@@ -103,9 +103,9 @@ class HierarchicalAttention(ConditionalAttention, kw_only=True):
 
     def rows(self, x: Float[Array, "*rows D"], shared: TreeKeys, context: Context):
         """(an output of the shape of x, `TracedSelection` of the L rows of each document or None)."""
-        batch, sentences, _ = shared.mask.shape
+        batch, sentences, words = shared.mask.shape
         flat = x.reshape(batch, -1, x.shape[-1])
-        select = traverse if self._dispatches(sentences) else select_dense
+        select = traverse if self._dispatches(sentences, sentences * words) else select_dense
         context = context.of_documents(batch)
         (selector,) = self._heads(flat, self.w_selector_query, active=context.active)
         own = self._own(flat.shape[1], sentences)
@@ -129,6 +129,6 @@ class HierarchicalAttention(ConditionalAttention, kw_only=True):
         shared = encoding + self.key_flops(d_model, keys) + 2 * nodes * d_model**2
         kept = self.t + self.always_keep_own
         searched = self.heads * traverse_flops(sentences, kept, d_model // self.heads)
-        scores = self._counted(sentences, searched, 2 * nodes * d_model)
+        scores = self._counted(keys, sentences, searched, 2 * nodes * d_model)
         rows = queries * (6 * d_model**2 + scores + 4 * self._words_seen(keys, sentences) * d_model)
         return shared, rows + self._position_flops(d_model, queries, keys)

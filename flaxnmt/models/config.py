@@ -87,7 +87,8 @@ class DocumentConfig:
     always_keep_own: bool = False
     """A word's own sentence is always among them."""
     dispatched: bool | None = None
-    """Compute scores for the words of selected sentences alone, or for all words, masked; None: what is faster."""
+    """Compute scores for the words of selected sentences alone, or for all words, masked; None: what is faster, and the
+    first for more than 2048 words, whose scores would not fit."""
     kernel: Literal["xla", "splash"] = "xla"
     """How attention to all words of a document is computed: with scores that are kept, or block by block by the splash
     kernel, which pays on TPUs from about a thousand words on (document)."""

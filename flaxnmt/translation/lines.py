@@ -50,7 +50,7 @@ class Text(NamedTuple):
         starts = [
             0 if place else PARAGRAPH | (0 if number else DOCUMENT)
             for document in documents
-            for number, paragraph in enumerate(document.paragraphs)
+            for number, paragraph in enumerate(filter(None, document.paragraphs))
             for place in range(len(paragraph))
         ]
         sentences = tuple(sentence.source for document in documents for sentence in document)

@@ -256,3 +256,21 @@ def test_work_grows_with_the_choices_and_not_with_the_document():
     assert shared == plain.flops(D, L, L)[0] + 2 * N * D**2 + Source2Token(D).flops(N, M)
     assert rows == plain.flops(D, L, 2 * M)[1] + L * (2 * D**2 + 2 * N * D)
     assert make_module(dispatched=False).flops(D, L, L, N)[1] - rows == 4 * L * (N - 2) * M * D
+
+
+def test_scores_between_all_words_of_a_long_document_are_not_kept():
+    """Few sentences, but one so long that all of them are padded to a thousand words."""
+    sentences, words = 8, 1024
+    module = make_module(t=4, dispatched=None)
+    x = jax.ShapeDtypeStruct((1, sentences, words, D), jnp.float32)
+    params = jax.eval_shape(module.init, jax.random.key(0), x, x, Context())
+
+    def temporaries(dispatched):
+        module = make_module(t=4, dispatched=dispatched)
+        step = jax.jit(lambda params, x: module.apply(params, x, x, Context()))
+        return step.lower(params, x).compile().memory_analysis().temp_size_in_bytes
+
+    scores = 4 * H * (sentences * words) ** 2
+    assert temporaries(None) < 0.6 * scores < scores < temporaries(False)
+    counts = D, sentences * words, sentences * words, sentences
+    assert module.flops(*counts) == make_module(t=4, dispatched=True).flops(*counts)

@@ -190,6 +190,22 @@ def test_a_window_of_no_symbol_is_refused():
             "--model.positions sinusoidal or learned",
         ),
         (
+            {"document": DocumentConfig(("document",), cross="document", levels=("word", "paragraph"))},
+            "--model.document.levels with sentence",
+        ),
+        (
+            {
+                "document": DocumentConfig(
+                    ("document",), cross="document", levels=("word", "sentence"), count="unit"
+                )
+            },
+            "sentences of different paragraphs would have the same position",
+        ),
+        (
+            {"document": DocumentConfig(("document",), cross="document", count="unit")},
+            "--model.document.roll-levels or --model.positions learned",
+        ),
+        (
             {"positions": "shaw", "document": DocumentConfig(("conditional",), dispatched=True)},
             "--model.document.dispatched has no hard weights, and no distances that add to values",
         ),

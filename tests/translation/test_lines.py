@@ -28,6 +28,9 @@ def test_documents_and_their_lines_are_one_text():
     same = Text.of_lines(["a", "b", "", "c", "", "", "d"], paragraphs=True)
     assert found.sentences == same.sentences and found.starts.tolist() == same.starts.tolist()
     assert found.numbers.tolist() == [1, 2, 3, 4]
+    # A paragraph without a sentence is none.
+    documents[1] = Document(((), *documents[1].paragraphs, ()))
+    assert Text.of_documents(documents).starts.tolist() == found.starts.tolist()
 
 
 def test_an_unbroken_text_keeps_blank_lines():
