@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+import jax
+
 from experiments import sweep as sweeps
 from experiments.benchmarks import common
 from experiments.benchmarks.training_commands import run, steady
@@ -26,6 +28,9 @@ from experiments.trial import Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read
 from flaxnmt.errors import ConfigError
+
+PROGRAMS = "programs"
+"""Where compiled programs are kept for the next round, beside the runs."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,8 @@ def measure(trial: Trial, options: Options, directory: Path) -> dict:
     }
     limits = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
     command = [sys.executable, "-m", "experiments.train", trial.config, "--run", str(directory)]
-    run([*command, *sets, *trial.options[len(CORPUS) :], *limits], {"JAX_PLATFORMS": "cpu"})
+    environment = {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(directory.parent / PROGRAMS)}
+    run([*command, *sets, *trial.options[len(CORPUS) :], *limits], environment)
     intervals = steady(directory)
     if not intervals:
         raise ConfigError(f"{trial.name}: something was compiled in every interval, give more --updates")
@@ -158,6 +164,7 @@ def describe(name: str, rows: list[dict]) -> str:
 def main(options: Options) -> None:
     common.prepare(options.cores)
     with tempfile.TemporaryDirectory() as directory:
+        jax.config.update("jax_compilation_cache_dir", f"{directory}/{PROGRAMS}")
         found = {name: compare(name, options, Path(directory)) for name in options.sweeps}
     machine = common.machine()
     conditions = (
