@@ -23,13 +23,26 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from flaxnmt.gates.control import ControlNetwork, control_flops, hard_gate, soft_gate
+from flaxnmt.gates.control import ControlNetwork, control_flops, decided, hard_gate, soft_gate
 from flaxnmt.layers.active import if_any
-from flaxnmt.layers.block import layer_norm
+from flaxnmt.layers.block import layer_norm, layer_norm_flops
 from flaxnmt.layers.context import Context, Use
 from flaxnmt.layers.dropout import Dropout, hash_normal
 from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.typing import Array, Bool, Count, Float
+
+
+@struct.dataclass
+class Gate:
+    """The m gates of each row.
+
+    Attributes:
+      factor: of the outputs of the sub-layers.
+      counted: in what the example uses; its gradient closes or opens the gate.
+    """
+
+    factor: Float[Array, "*B Q m"]
+    counted: Float[Array, "*B Q m"]
 
 
 @struct.dataclass
@@ -38,14 +51,14 @@ class GatedKeys:
 
     Attributes:
       shared: as `SubLayer.keys` gives it, a tuple over the sub-layers.
-      gate: of each row of the memory, [*A, L, m]; None where no sub-layer gates its keys.
+      gate: of each row of the memory; None where no sub-layer gates its keys.
       rows: rows of the memory that are not padding, for each example; None where nobody counts its work.
       sentences: of each document, those of the memory that have such rows; None where an example is one sentence.
       on: their gates, added up.
     """
 
     shared: tuple[Any, ...]
-    gate: Float[Array, "*A L m"] | None = None
+    gate: Gate | None = None
     rows: Float[Array, " B"] | None = None
     sentences: Float[Array, " B"] | None = None
     on: Float[Array, "B m"] | None = None
@@ -113,16 +126,18 @@ class GatedBlock(nn.Module):
             self.key_control = ControlNetwork(self.d_model, self.hidden, gates, self.dtype)
         self.residual_dropout = Dropout(self.dropout)
 
-    def control_flops(self) -> int:
-        """Of one control network and one row."""
-        return control_flops(self.d_model, self.hidden, len(self.sublayers))
+    def added_flops(self, queries: Count, keys: Count) -> Count:
+        """What a block without gates does not do: control networks, and all norms of rows but one."""
+        control = control_flops(self.d_model, self.hidden, len(self.sublayers))
+        norms = (2 * len(self.sublayers) - 1) * layer_norm_flops(self.d_model)
+        return queries * (control + norms) + (keys * control if self.gates_keys else 0)
 
     @property
     def gates_keys(self) -> bool:
         return any(sublayer.gates_keys for sublayer in self.sublayers)
 
-    def _gate(self, control: ControlNetwork, x: Float[Array, "*B Q D"], mask, context: Context):
-        """Gates [*B, Q, m]: in (0, 1) in training, else 0 or 1; 0 at padding."""
+    def _gate(self, control: ControlNetwork, x: Float[Array, "*B Q D"], mask, context: Context) -> Gate:
+        """In (0, 1) in training, else 0 or 1; 0 at padding."""
         logits = control(x)
         if context.deterministic:
             gate = hard_gate(logits).astype(jnp.float32)
@@ -131,7 +146,11 @@ class GatedBlock(nn.Module):
         else:
             noise = hash_normal(self.make_rng("dropout"), logits.shape)
             gate = soft_gate(logits, noise, context.gate_noise)
-        return gate if mask is None else jnp.where(mask[..., None], gate, 0)
+        counts_decisions = context.count_decisions and not context.deterministic
+        counted = decided(logits, gate) if counts_decisions else gate
+        if mask is None:
+            return Gate(gate, counted)
+        return Gate(*(jnp.where(mask[..., None], values, 0) for values in (gate, counted)))
 
     def _skips(self, sublayer: SubLayer, context: Context) -> bool:
         return context.skip and context.deterministic and sublayer.rowwise
@@ -144,37 +163,38 @@ class GatedBlock(nn.Module):
         module, variables = sublayer.unbind()
         return if_any(wanted, partial(module.apply, variables, method="keys"), memory, context)
 
-    def _memory_keys(self, x, memories, mask, context: Context, rows=None) -> GatedKeys:
+    def _memory_keys(self, x, memories, mask, context: Context, rows: Gate | None = None) -> GatedKeys:
         """Shared parts of the sub-layers over a memory each; `x` is what the control network reads.
 
-        `rows` [*B, Q, m] are the gates of all rows that will ever look at it, where they are known.
+        `rows` are the gates of all rows that will ever look at it, where they are known.
         """
         gate = self._gate(self.key_control, x, mask, context) if self.gates_keys else None
         shared = []
         for j, (sublayer, memory) in enumerate(zip(self.sublayers, memories, strict=True)):
             here = context
             if sublayer.gates_keys and self._skips(sublayer, context):
-                here = context.replace(active=gate[..., j] > 0)
+                here = context.replace(active=gate.factor[..., j] > 0)
             elif sublayer.gates_keys:
-                here = context.replace(key_gate=gate[..., j])
-            wanted = None if rows is None or not context.skip else rows[..., j] > 0
+                here = context.replace(key_gate=gate.factor[..., j])
+            wanted = None if rows is None or not context.skip else rows.factor[..., j] > 0
             shared.append(self._shared(sublayer, memory, here, wanted))
-        on = None if gate is None else total(gate)
+        on = None if gate is None else total(gate.counted)
         return GatedKeys(tuple(shared), gate, count(mask, x), count_sentences(mask, x), on)
 
     def keys(self, memory: Float[Array, "*A L D"], context: Context) -> GatedKeys:
         """As `Block.keys`: over a memory that does not change while decoding."""
         return self._memory_keys(memory, [memory] * len(self.sublayers), context.key_mask, context)
 
-    def _rows(self, x, inputs, shared: tuple[Any, ...], context: Context, gate=None):
-        """The gated sum, its gates [*B, Q, m], which may be known, and what the sub-layers captured."""
+    def _rows(self, x, inputs, shared: tuple[Any, ...], context: Context, gate: Gate | None = None):
+        """The gated sum, its gates, which may be known, and what the sub-layers captured."""
         if gate is None:
             gate = self._gate(self.control, x, context.query_mask, context)
         y, captured = jnp.zeros((), self.dtype), []
         for j, (sublayer, h) in enumerate(zip(self.sublayers, inputs, strict=True)):
-            here = context.replace(active=gate[..., j] > 0) if self._skips(sublayer, context) else context
+            factor = gate.factor[..., j : j + 1]
+            here = context.replace(active=factor[..., 0] > 0) if self._skips(sublayer, context) else context
             part, seen = sublayer.rows(h, shared[j], here)
-            y += gate[..., j : j + 1].astype(self.dtype) * self.output_norms[j](part)
+            y += factor.astype(self.dtype) * self.output_norms[j](part)
             captured.append(seen)
         return self.residual_dropout(y, context.deterministic), gate, captured
 
@@ -199,14 +219,13 @@ class GatedBlock(nn.Module):
         y, _, _ = self._rows(x, inputs, (cache,), context)
         return x + y, cache
 
-    def _use(self, x, gate, shared: GatedKeys, context: Context, captured) -> Use:
+    def _use(self, x, gate: Gate, shared: GatedKeys, context: Context, captured) -> Use:
         """FLOPs of each example: what its gates let through, and all there is."""
         # Of a document the work is that of all its sentences.
         sentences = 1 if shared.sentences is None else shared.sentences
         queries, keys = count(context.query_mask, x), shared.rows
-        rows_on, most_on = total(gate), largest(gate)
-        used = queries * self.control_flops() + (keys * self.control_flops() if self.gates_keys else 0)
-        full = jnp.zeros_like(used)
+        rows_on, most_on = total(gate.counted), largest(gate.counted)
+        used, full = self.added_flops(queries, keys), jnp.zeros_like(queries)
         for j, sublayer in enumerate(self.sublayers):
             of_keys, of_rows = sublayer.flops(self.d_model, queries, keys, sentences)
             # A shared part without a gate of its own is needed as soon as a row is on. Of soft gates the largest says how
@@ -218,12 +237,11 @@ class GatedBlock(nn.Module):
                 used += gated * shared.on[:, j] / jnp.maximum(keys, 1)
         if not context.capture:
             return Use(used, full)
-        gates = {"rows": gate} | ({} if shared.gate is None else {"keys": shared.gate})
+        gates = {"rows": gate.factor} | ({} if shared.gate is None else {"keys": shared.gate.factor})
         return Use(used, full, gates, captured[0] if len(captured) == 1 else tuple(captured))
 
     def flops(self, d_model: int, queries: Count, keys: Count, sentences: int = 1) -> Count:
-        """As `Block.flops`, with all gates open, the control networks counted."""
-        work = queries * self.control_flops() + (keys * self.control_flops() if self.gates_keys else 0)
-        return work + sum(
+        """As `Block.flops`, with all gates open, control networks and additional norms counted."""
+        return self.added_flops(queries, keys) + sum(
             sum(sublayer.flops(d_model, queries, keys, sentences)) for sublayer in self.sublayers
         )

@@ -30,6 +30,11 @@ def hard_gate(logits: Float[Array, "*B"]) -> Bool[Array, "*B"]:
     return logits >= 0
 
 
+def decided(logits: Float[Array, "*B"], gate: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    """The decision of inference, 0 or 1, with the gradient of the gate of training: a straight-through estimate."""
+    return gate + jax.lax.stop_gradient(hard_gate(logits).astype(gate.dtype) - gate)
+
+
 def normalised(x: Float[Array, "*B D"], epsilon: float = 1e-6) -> Float[Array, "*B D"]:
     """Rows of mean 0 and variance 1: a layer norm without scale and bias, in float32."""
     x = x.astype(jnp.float32)

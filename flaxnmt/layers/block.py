@@ -26,6 +26,11 @@ def layer_norm(dtype: Any, name: str | None = None) -> nn.LayerNorm:
     )
 
 
+def layer_norm_flops(d_model: int) -> int:
+    """Work of a layer norm on one row: mean, difference, variance, division, scale and bias."""
+    return 7 * d_model
+
+
 class Block(nn.Module):
     """x + Dropout(f(LN(x))) (pre-norm) or LN(x + Dropout(f(x))) (post-norm) around any sub-layer f.
 

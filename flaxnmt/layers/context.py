@@ -51,6 +51,7 @@ class Context:
         sub-layer may leave out its work: keys and values are zeros there, and outputs are not looked at.
       key_gate: [*B, L], a factor of the keys and values of each row of the memory; None for 1.
       gate_noise: scale of the noise on gates; None for none.
+      count_decisions: in training a gate counts as open or closed, as it would be in inference; else in expectation.
       deterministic: no dropout, and gates are decisions.
       skip: rows that a gate decides against are not computed, in place of being multiplied by 0.
       capture: report attention weights and gates.
@@ -68,6 +69,7 @@ class Context:
     causal: bool = struct.field(pytree_node=False, default=False)
     consecutive: bool = struct.field(pytree_node=False, default=False)
     span: int | None = struct.field(pytree_node=False, default=None)
+    count_decisions: bool = struct.field(pytree_node=False, default=False)
     deterministic: bool = struct.field(pytree_node=False, default=True)
     skip: bool = struct.field(pytree_node=False, default=False)
     capture: bool = struct.field(pytree_node=False, default=False)

@@ -105,6 +105,7 @@ class DecoderOnly(nn.Module):
         paragraphs: None = None,
         budget: Int[Array, " B"] | None = None,
         gate_noise: Float[Array, ""] | None = None,
+        count_decisions: bool = False,
         skip: bool = False,
         places: None = None,
     ) -> tuple[Encoded, Aux]:
@@ -119,13 +120,20 @@ class DecoderOnly(nn.Module):
         deterministic: bool = True,
         capture: bool = False,
         gate_noise: Float[Array, ""] | None = None,
+        count_decisions: bool = False,
         skip: bool = False,
     ) -> tuple[Float[Array, "B T D"], Aux]:
         """Output [B, T, D] at all positions of the target, each given the source and the symbols before it."""
         source = encoded.memory
         tokens, present, places = one_sequence(source, target)
         visible = self._visible(places, places, source.shape[-1])
-        options = {"gate_noise": gate_noise, "deterministic": deterministic, "skip": skip, "capture": capture}
+        options = {
+            "gate_noise": gate_noise,
+            "count_decisions": count_decisions,
+            "deterministic": deterministic,
+            "skip": skip,
+            "capture": capture,
+        }
         context = _context(present, places, visible, **options)
         x = self.embedding(tokens, places, deterministic, encoded.marks)
         hidden, aux = self.decoder(x, context)
@@ -139,6 +147,7 @@ class DecoderOnly(nn.Module):
         packed: Int[Array, "B L"] | None = None,
         budget: Int[Array, " B"] | None = None,
         gate_noise: Float[Array, ""] | None = None,
+        count_decisions: bool = False,
         capture: bool = False,
     ) -> tuple[Float[Array, "B L D"], Aux]:
         """Output of each symbol of texts, given it and those before it.
@@ -150,7 +159,12 @@ class DecoderOnly(nn.Module):
         packed = jnp.zeros_like(tokens) if packed is None else packed
         places = packed_positions(packed)
         visible = self._visible(places, places) & (packed[:, :, None] == packed[:, None, :])
-        options = {"gate_noise": gate_noise, "deterministic": deterministic, "capture": capture}
+        options = {
+            "gate_noise": gate_noise,
+            "count_decisions": count_decisions,
+            "deterministic": deterministic,
+            "capture": capture,
+        }
         x = self.embedding(tokens, places, deterministic, self._marks(budget, len(tokens)))
         # Distances between symbols of one document are those of their columns.
         return self.decoder(x, _context(mask, None, visible, **options))

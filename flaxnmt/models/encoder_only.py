@@ -60,6 +60,7 @@ class EncoderOnly(nn.Module):
         paragraphs: Int[Array, "B N"] | None = None,
         budget: Int[Array, " B"] | None = None,
         gate_noise: Float[Array, ""] | None = None,
+        count_decisions: bool = False,
         skip: bool = False,
         places: Int[Array, "*B P"] | None = None,
     ) -> tuple[Float[Array, "*B R D"], Aux]:
@@ -68,7 +69,7 @@ class EncoderOnly(nn.Module):
         Args:
           tokens: ids, 0 at padding; documents are [B, N, M].
           segments: which of the texts of a sequence a token belongs to, from 0; the first if None.
-          deterministic, capture, gate_noise, skip: see `Context`.
+          deterministic, capture, gate_noise, count_decisions, skip: see `Context`.
           packed: number of the document that each token is of, where several are packed into a sequence; attention sees
             that of a token alone, other encoders the whole sequence (see `packs` of the configuration).
           paragraphs: of each sentence of a document, from 0.
@@ -81,6 +82,7 @@ class EncoderOnly(nn.Module):
             mask,
             visible=None if packed is None else packed[:, :, None] == packed[:, None, :],
             gate_noise=gate_noise,
+            count_decisions=count_decisions,
             deterministic=deterministic,
             skip=skip,
             capture=capture,

@@ -54,8 +54,8 @@ class Seq2Seq(nn.Module):
     decoded in parallel: targets [B, T] or [B, N, T].
 
     A model with gates is told the budget of each example, a place in `config.budgets`; without one it uses its
-    largest. `gate_noise` is the scale of the noise on its gates; with `skip` what they decide against is not
-    computed.
+    largest. `gate_noise` is the scale of the noise on its gates, with `count_decisions` training counts what they would
+    decide; with `skip` what they decide against is not computed.
 
     Attributes:
       config: what it is made of.
@@ -105,6 +105,7 @@ class Seq2Seq(nn.Module):
         paragraphs: Int[Array, "B N"] | None = None,
         budget: Int[Array, " B"] | None = None,
         gate_noise: Float[Array, ""] | None = None,
+        count_decisions: bool = False,
         skip: bool = False,
         places: Int[Array, "B N M"] | None = None,
     ) -> tuple[Encoded, Aux]:
@@ -125,6 +126,7 @@ class Seq2Seq(nn.Module):
             # Where ends of sentences are padding, and boundaries put them inside of a sentence, there are gaps.
             consecutive=self.config.document.sentence_ends or not self.config.is_document,
             gate_noise=gate_noise,
+            count_decisions=count_decisions,
             deterministic=deterministic,
             skip=skip,
             capture=capture,
@@ -152,6 +154,7 @@ class Seq2Seq(nn.Module):
         deterministic: bool = True,
         capture: bool = False,
         gate_noise: Float[Array, ""] | None = None,
+        count_decisions: bool = False,
         skip: bool = False,
     ):
         """Decoder output [*B, T, D] at all positions of the target, each given the symbols before it."""
@@ -159,6 +162,7 @@ class Seq2Seq(nn.Module):
         both = Context(
             query_mask=target != PAD,
             gate_noise=gate_noise,
+            count_decisions=count_decisions,
             deterministic=deterministic,
             skip=skip,
             capture=capture,

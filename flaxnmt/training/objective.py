@@ -59,7 +59,8 @@ class BudgetLoss:
         common = {"deterministic": key is None}
         if key is None or not self.model.config.budgets:
             return None, common
-        return self.draw(jax.random.fold_in(key, 1), rows), common | {"gate_noise": self.noise(update)}
+        gates = {"gate_noise": self.noise(update), "count_decisions": self.config.count == "decided"}
+        return self.draw(jax.random.fold_in(key, 1), rows), common | gates
 
     def sums(self, budget: Int[Array, " B"], *reports: Aux) -> Sums:
         """The budget loss (eq. 9), and by how much of their whole the parts of the model differ from their budgets."""

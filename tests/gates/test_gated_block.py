@@ -1,5 +1,6 @@
 """Gated blocks against float64, and what is not computed against what is multiplied by 0."""
 
+from functools import partial
 from typing import ClassVar
 
 import gates_reference as slow
@@ -26,6 +27,8 @@ from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.sharding import unbox
 
 B, Q, D, H, F, HIDDEN = 2, 5, 6, 2, 8, 3
+# Work of a gated attention on a row that another one does not have: its control network, or two; a norm of its output.
+CONTROL, NORM = control_flops(D, HIDDEN, 1), 7 * D
 X, UPSTREAM = np.random.default_rng(0).normal(size=(2, B, Q, D))
 MASK = np.asarray([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], bool)
 SOFT = Context(query_mask=jnp.asarray(MASK), key_mask=jnp.asarray(MASK), deterministic=False)
@@ -115,7 +118,8 @@ def test_decisions_are_the_equation_and_skipping_equals_masking(kind):
     np.testing.assert_array_equal(skipped_use.used, masked_use.used)
     real = MASK[..., None]
     np.testing.assert_allclose(masked * real, expected(params, X, True) * real, rtol=1e-5, atol=2e-5)
-    assert (masked_use.used < masked_use.full).all()
+    rows = jnp.asarray(MASK.sum(1))
+    assert (masked_use.used < masked_use.full + module.added_flops(rows, rows)).all()
 
 
 @pytest.mark.parametrize("normed_keys", slow_but([True], [False, True]))
@@ -144,11 +148,19 @@ def test_open_gates_are_the_block_with_another_norm_and_closed_ones_the_identity
     opened, use = step(float32(slow.set_gates(params, 0.0)))
     real = MASK[..., None]
     np.testing.assert_allclose(opened * real, with_norm(params, X) * real, rtol=1e-5, atol=2e-5)
-    controls = 2 * MASK.sum(1) * control_flops(D, HIDDEN, 1)
-    np.testing.assert_allclose(use.used, use.full + controls, rtol=1e-6)
+    added = MASK.sum(1) * (2 * CONTROL + NORM)
+    np.testing.assert_allclose(use.used, use.full + added, rtol=1e-6)
     closed, use = step(float32(slow.set_gates(params, -1e-3)))
     np.testing.assert_array_equal(closed, float32(X))
-    np.testing.assert_allclose(use.used, controls, rtol=1e-6)
+    np.testing.assert_allclose(use.used, added, rtol=1e-6)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_each_part_of_a_feed_forward_network_adds_norms(parts):
+    module = feed_forward_block(parts)
+    use = run(module, float32(slow.set_gates(random_params(module), 1.0)), float32(X), HARD)[1]
+    added = MASK.sum(1) * (control_flops(D, HIDDEN, parts) + (2 * parts - 1) * NORM)
+    np.testing.assert_allclose(use.used, use.full + added, rtol=1e-6)
 
 
 def test_work_is_counted_over_real_rows_alone():
@@ -213,7 +225,7 @@ def test_closed_keys_save_keys_and_values_and_no_encoding_of_a_sentence(kind):
     words = N * M
     shared, rows = OF_DOCUMENTS[kind]().flops(D, words, words, N)
     assert (shared == 4 * words * D**2) == (kind == "sentence")
-    expected = shared - 4 * words * D**2 + rows + 2 * words * control_flops(D, HIDDEN, 1)
+    expected = shared - 4 * words * D**2 + rows + words * (2 * CONTROL + NORM)
     np.testing.assert_allclose(use.used, [expected], rtol=1e-6)
 
 
@@ -248,8 +260,8 @@ def test_what_rows_share_is_computed_where_one_of_them_is_on():
         Watched.computed.clear()
         y, use = step(float32(slow.set_gates(params, bias)), *options)
         jax.effects_barrier()
-        controls = MASK.sum(1) * control_flops(D, HIDDEN, 1)
-        np.testing.assert_allclose(use.used - controls, (bias >= 0) * 1000 * MASK.sum(1), rtol=1e-6)
+        added = MASK.sum(1) * (CONTROL + NORM)
+        np.testing.assert_allclose(use.used - added, (bias >= 0) * 1000 * MASK.sum(1), rtol=1e-6)
         np.testing.assert_array_equal(
             y == float32(X), np.broadcast_to((bias < 0) | ~MASK[..., None], y.shape)
         )
@@ -294,15 +306,38 @@ def test_the_budget_loss_reaches_what_rows_share_however_many_are_open():
     (_, use), gradient = jax.jit(jax.value_and_grad(work, has_aux=True))(params)
     gates = np.where(MASK, use.gates["rows"][..., 0], 0)
     assert (gates.sum(1) > 1).all() and (gates.max(1) < 1).all()
-    controls = MASK.sum(1) * control_flops(D, HIDDEN, 1)
-    np.testing.assert_allclose(use.used, use.full * gates.max(1) + controls, rtol=1e-5)
+    added = MASK.sum(1) * (CONTROL + NORM)
+    np.testing.assert_allclose(use.used, use.full * gates.max(1) + added, rtol=1e-5)
     largest = gates.max(1)
     np.testing.assert_allclose(
         gradient["control"]["b_out"], [(use.full * largest * (1 - largest)).sum()], rtol=1e-4
     )
     _, use = work(params, HARD)
     any_on = (np.asarray(use.gates["rows"])[..., 0] * MASK).any(1)
-    np.testing.assert_allclose(use.used, use.full * any_on + controls, rtol=1e-6)
+    np.testing.assert_allclose(use.used, use.full * any_on + added, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", slow_but(["attention"], ["attention", "feed-forward"]))
+def test_training_can_count_what_gates_would_decide(kind):
+    module = KINDS[kind][0]
+    params = float32(random_params(module))
+
+    @partial(jax.jit, static_argnums=1)
+    def work(params, decided):
+        context = SOFT.replace(count_decisions=decided, gate_noise=2.0)
+        y, use = module.apply({"params": params}, float32(X), context, rngs={"dropout": jax.random.key(3)})
+        return use.used.sum(), (y, use.used)
+
+    both = (jax.value_and_grad(work, has_aux=True)(params, decided) for decided in (False, True))
+    ((_, (y, expected)), gradient), ((_, (same, used)), same_gradient) = both
+    decisions = run(module, params, float32(X), HARD)[1].used
+    np.testing.assert_allclose(used, decisions, rtol=1e-6)
+    assert (np.abs(expected / decisions - 1) > 1e-3).all()
+    # Outputs stay soft, and what counts has the gradient of the soft gate.
+    np.testing.assert_array_equal(y, same)
+    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(same_gradient), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-3)
+    assert np.abs(gradient["control"]["w_out"]).max() > 0.1
 
 
 def test_noise_is_drawn_in_training_only_and_scaled():

@@ -241,7 +241,7 @@ def test_a_gate_saves_nothing_of_what_mixes_all_rows():
     use = module.apply({"params": params}, x, context)[1]
     rows = np.asarray(use.gates["rows"])
     assert 0 < rows.sum() < 6
-    np.testing.assert_allclose(use.used, use.full + 6 * module.control_flops(), rtol=1e-6)
+    np.testing.assert_allclose(use.used, use.full + module.added_flops(6, 6), rtol=1e-6)
 
 
 @pytest.mark.slow
