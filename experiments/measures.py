@@ -12,6 +12,7 @@ from flaxnmt.data.documents import Document
 from flaxnmt.evaluation.controls import KINDS, Kind, compare_controls
 from flaxnmt.evaluation.documents import paired_document_bootstrap
 from flaxnmt.evaluation.scores import evaluate, paired_bootstrap
+from flaxnmt.gates.budget import full_budget
 from flaxnmt.models.config import BudgetConfig
 from flaxnmt.models.flops import forward_flops, side_flops
 from flaxnmt.run import Run
@@ -188,10 +189,12 @@ def of_budgets(run: Run, source: Sequence[str], target: Sequence[str], samples: 
     Returns:
       {"rows": for each budget "encoder_budget", "decoder_budget", "bleu", "chrf", "signature", "encoder_use" and
       "decoder_use": means over the lines of the shares of the full computation, "flops": mean of a line, logits and
-      embeddings left out, "decoding_seconds": once everything is compiled, "gates": as `Run.gates`, and "against": as
-      `_of_same_work`, or as `of_lines` has it where the baseline was measured there, if there is one}.
+      embeddings left out, "logits_flops": what logits add to it, "decoding_seconds": once everything is compiled,
+      "gates": as `Run.gates`, "of_full": `_differences` from the largest budget, and "against": as `_of_like_work`, or as
+      `of_lines` has it where the baseline was measured there, if there is one}.
     """
     rows, translations = [], []
+    width = 2 * run.config.model.d_model * run.vocabularies.target.vocab_size
     for budget in run.config.model.budgets or (None,):
         outputs = run.translate(list(source), budget=budget)
         began = time.perf_counter()
@@ -202,7 +205,9 @@ def of_budgets(run: Run, source: Sequence[str], target: Sequence[str], samples: 
         use = np.asarray([score.use or (1.0, 1.0) for score in found])
         full = np.asarray([layer_flops(run, line, score.tokens) for line, score in zip(source, found)])
         work = (use * full).mean(0).tolist()
-        translations.append({"flops": work, "outputs": outputs})
+        translations.append(
+            {"budget": None if budget is None else list(budget), "flops": work, "outputs": outputs}
+        )
         row = {
             "encoder_budget": None if budget is None else budget[0],
             "decoder_budget": None if budget is None else budget[1],
@@ -210,12 +215,17 @@ def of_budgets(run: Run, source: Sequence[str], target: Sequence[str], samples: 
             "signature": scores["bleu"]["signature"],
             **dict(zip(("encoder_use", "decoder_use"), use.mean(0).tolist())),
             "flops": sum(work),
+            "logits_flops": width * statistics.mean(len(score.tokens) for score in found),
             "decoding_seconds": seconds,
         }
         if budget is not None:
             row["gates"] = run.gates(list(source), outputs, budget)
         rows.append(row)
     write_json(run.directory / TRANSLATIONS, translations)
+    if budgets := run.config.model.budgets:
+        full = translations[full_budget(budgets)]["outputs"]
+        for row, own in zip(rows, translations, strict=True):
+            row["of_full"] = _differences({"baseline": full, "run": own["outputs"]}, target, samples)
     if (run.directory / BASELINE).exists():
         others = json.loads((run.directory / BASELINE).read_text(encoding="utf-8"))
         for row, own in zip(rows, translations, strict=True):
@@ -223,17 +233,26 @@ def of_budgets(run: Run, source: Sequence[str], target: Sequence[str], samples: 
                 # Those of `of_lines`: a baseline that knows of no budgets.
                 row["against"] = _differences({"baseline": others, "run": own["outputs"]}, target, samples)
             else:
-                row["against"] = _of_same_work(own, others, target, samples)
+                row["against"] = _of_like_work(own, others, target, samples)
     return {"rows": rows}
 
 
-def _of_same_work(own: dict, others: list[dict], target: Sequence[str], samples: int) -> dict:
-    """Against that of the budgets of a baseline at which it does about as much work on either side.
+SAME_WORK = 1.02
+"""A baseline that does up to so many times as much work as a run may be compared with it."""
+
+
+def _of_like_work(own: dict, others: list[dict], target: Sequence[str], samples: int) -> dict:
+    """Against a baseline at the same budget; where it has another set of budgets, or none, at one of as much work.
+
+    That is the one whose sides do most nearly the work of the run's, of those that do not do more in all.
 
     Returns:
       `_differences`, and {"flops": of the baseline}.
     """
-    nearest = min(others, key=lambda other: sum(map(abs, np.subtract(other["flops"], own["flops"]))))
+    same = [other for other in others if other["budget"] is not None and other["budget"] == own["budget"]]
+    affordable = [other for other in others if sum(other["flops"]) <= SAME_WORK * sum(own["flops"])]
+    there = same or affordable or others
+    nearest = min(there, key=lambda other: sum(map(abs, np.subtract(other["flops"], own["flops"]))))
     both = {"baseline": nearest["outputs"], "run": own["outputs"]}
     return {"flops": sum(nearest["flops"]), **_differences(both, target, samples)}
 

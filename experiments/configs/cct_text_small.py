@@ -19,6 +19,9 @@ config = dataclasses.replace(
     # The best development score is that of the full budget, and may come before gates are decided: so noise is at its end
     # well before a run stops for want of better ones, and the last checkpoints count.
     training=dataclasses.replace(
-        text_small.training, average="last", keep_best=1, budget=BudgetLossConfig(noise_steps=4000)
+        text_small.training,
+        average="last",
+        keep_best=1,
+        budget=BudgetLossConfig(count="decided", noise_steps=4000),
     ),
 )

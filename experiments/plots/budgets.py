@@ -103,8 +103,8 @@ def draw_use(table: pandas.DataFrame) -> Figure:
         seeds = gated.groupby([budget, "seed"])[used].mean().groupby(budget).agg(["mean", "std"])
         style = dict(label=side, color=color, marker="o", capsize=3)
         use.errorbar(seeds.index + shift, seeds["mean"], seeds["std"], **style)
-    # The line on which all is used that a budget allows, through zero.
-    use.axline((0, 0), slope=1, color="0.5", linestyle=":", label="what is allowed")
+    use.axline((0, 0), slope=1, color="0.5", linestyle=":", label="budget, and 5 points around it")
+    use.fill_between([0, 1.05], [-0.05, 1.0], [0.05, 1.1], color="0.5", alpha=0.12, linewidth=0)
     use.set_ylabel("share of the full computation used")
     finish(use, "Use", "budget")
     style = dict(value="decoding_seconds", linestyle="")

@@ -36,7 +36,7 @@ TEXTS = (
 PLAIN, GATED = "plain", "gated"
 MODELS = {
     PLAIN: (),
-    GATED: ("--model.budget.encoder", "1", "0.75", "0.5", "0.25"),
+    GATED: ("--model.budget.encoder", "1", "0.75", "0.5", "0.25", "--training.budget.count", "decided"),
     **{f"{layers} of 4 layers": ("--model.encoder.layers", str(layers)) for layers in (3, 2, 1)},
     **{
         f"width {width} of 128": (

@@ -118,20 +118,43 @@ def test_a_sweep_has_a_row_for_each_budget(run, measured):
         assert 0 < row["flops"] < encoder + decoder, "lines of up to seven words"
 
 
+def test_a_budget_is_compared_with_the_full_one(measured):
+    (full,) = (row for row in measured if row["encoder_budget"] == row["decoder_budget"] == 1)
+    assert full["of_full"]["bleu"] == full["of_full"]["chrf"] == 0
+    for row in measured:
+        assert row["of_full"]["chrf"] == pytest.approx(row["chrf"] - full["chrf"])
+        assert row["logits_flops"] > 0
+
+
 @pytest.mark.slow
 def test_a_budget_is_compared_with_that_of_a_baseline_of_as_much_work(run, measured):
     lines = LINES[1:]
     there = json.loads((run.directory / TRANSLATIONS).read_text())
     wrong = there[-1] | {"outputs": ["nothing of it"] * len(lines)}
-    write_json(run.directory / BASELINE, [*there[:-1], wrong])
-    rows = [row["against"] for row in of_budgets(run, lines, lines, samples=20)["rows"]]
-    write_json(run.directory / BASELINE, there[0]["outputs"])
-    plain, *_ = [row["against"] for row in of_budgets(run, lines, lines, samples=20)["rows"]]
+
+    def against(baseline):
+        write_json(run.directory / BASELINE, baseline)
+        return [row["against"] for row in of_budgets(run, lines, lines, samples=20)["rows"]]
+
+    rows = against([*there[:-1], wrong])
+    # At the same budget, whatever either needs for it.
+    dear = against([wrong | {"flops": [1e12, 1e12]}, there[0]][::-1])
+    # Of a baseline without budgets what does more work does not count, near as it may be.
+    work = [row["flops"] for row in measured]
+    others = [
+        {"budget": None, "flops": [scale * flops / 2] * 2, "outputs": wrong["outputs"]}
+        for scale in (0.5, 1.03)
+        for flops in work
+    ]
+    cheap = against(others)
+    plain, *_ = against(there[0]["outputs"])
     assert plain["chrf"] == 0 and "flops" not in plain, "a baseline that was measured without budgets"
     (run.directory / BASELINE).unlink()
-    assert [row["flops"] for row in rows] == [row["flops"] for row in measured]
+    assert [row["flops"] for row in rows] == work
     *same, other = [row["chrf"] for row in rows]
     assert same == [0] * len(same) and other != 0
+    assert dear[-1]["flops"] == 2e12
+    assert all(row["flops"] <= 1.02 * flops for row, flops in zip(cheap, work) if flops > 0.6 * max(work))
 
 
 @pytest.mark.slow
