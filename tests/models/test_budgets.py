@@ -251,14 +251,16 @@ def test_attention_over_documents_is_gated_trains_and_skips(kind, scan):
             assert np.abs(leaf).max() > 0, name
 
 
-def test_work_of_a_gated_model_is_that_of_the_plain_one_and_of_its_control_networks(made):
+def test_work_of_a_gated_model_is_that_of_the_plain_one_of_its_control_networks_and_norms(made):
     shapes = VOCAB, SOURCE.shape, TARGET.shape
     gated, plain = (forward_flops(config, *shapes) for config in (made[0].config, SMALL))
     hidden, d_model = CONFIG.d_model // 8, CONFIG.d_model
     rows = {"source": SOURCE.size, "target": TARGET.size}
     one, two = 2 * hidden * (d_model + 1), 2 * hidden * (d_model + 2)
-    encoder = rows["source"] * (2 * one + two)
-    decoder = rows["target"] * (3 * one + two) + rows["source"] * one
+    # An attention has a norm more than without gates, a feed-forward network of two parts three.
+    norm = 7 * d_model
+    encoder = rows["source"] * (2 * one + two + 4 * norm)
+    decoder = rows["target"] * (3 * one + two + 5 * norm) + rows["source"] * one
     assert gated - plain == encoder + decoder
 
 
