@@ -122,12 +122,12 @@ TESTS = {
 }
 
 
-def _open(stack: str, layer: int) -> Callable[[Row], float]:
+def _open(stack: str, layer: int) -> Callable[[Row], float | None]:
     """Percentage of tokens that the gates of a layer let through, mean over its gates."""
 
-    def found(row: Row) -> float:
+    def found(row: Row) -> float | None:
         shares = [gate["on"] for gate in row["gates"] if gate["stack"] == stack and gate["layer"] == layer]
-        return 100 * statistics.mean(shares)
+        return 100 * statistics.mean(shares) if shares else None
 
     return found
 

@@ -22,6 +22,7 @@ from experiments.measures import of_budgets
 from experiments.plots import budgets as plots
 from experiments.sweeps import budgets
 from flaxnmt import open_run, open_sweep
+from flaxnmt.ledger import Ledger, tidy
 
 # A sweep is really trained for it.
 pytestmark = pytest.mark.slow
@@ -160,6 +161,27 @@ def test_every_gate_has_a_cell_for_every_budget(table, value):
                 if (gate["stack"], gate["block"], gate["part"]) == (side, "feed_forward", 1)
             )
             assert image[-1, column] == expected
+
+
+def test_tables_have_a_line_for_each_budget(ledger):
+    rows = [one for row in Ledger(ledger).rows() for one in tidy(row)]
+    found = {
+        name.title: [[cell.strip() for cell in line.split("|")[1:-1]] for line in name.lines(rows)]
+        for name in budgets.sweep.tables
+    }
+    heads = {title: lines[0] for title, lines in found.items()}
+    gated = {title: [line for line in lines if line[0] == "gated"] for title, lines in found.items()}
+    quality, differences, gates, fallen = gated.values()
+    assert len(quality) == len(differences) == len(gates) == 4 and len(fallen) == 1
+    full = dict(zip(heads["Differences, of each seed"], differences[0]))
+    assert (
+        full["encoder_budget"] == full["decoder_budget"] == "1.0"
+        and full["BLEU over the full budget"] == "0.0"
+    )
+    for line in gates:
+        cells = dict(zip(heads["Tokens that the gates of each layer let through"], line))
+        assert 0 <= float(cells["encoder 1, %"]) <= 100 and cells["encoder 2, %"] == "-"
+        assert 0 <= float(cells["decoder gates by token"]) <= 6
 
 
 def test_versions_of_the_gated_model_are_lines_beside_it(table):
