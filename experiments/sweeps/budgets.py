@@ -103,6 +103,8 @@ def measure(run: Path, trial: Trial) -> dict:
     return of_budgets(opened, source, target) | after_best(opened)
 
 
+WITH_GATES = (*GATED, *TRICKS)
+COMPARED = (*WITH_GATES, *REDUCED)
 LEVEL = ("model", "encoder_budget", "decoder_budget")
 COLUMNS = {
     "BLEU": "bleu",
@@ -164,8 +166,8 @@ sweep = Sweep(
     measure,
     (
         Table("Quality by budget", LEVEL, COLUMNS),
-        Table("Differences, of each seed", (*LEVEL, "seed"), TESTS),
-        Table("Tokens that the gates of each layer let through", LEVEL, GATES),
+        Table("Differences, of each seed", (*LEVEL, "seed"), TESTS, {"model": COMPARED}),
+        Table("Tokens that the gates of each layer let through", LEVEL, GATES, {"model": WITH_GATES}),
         Table("Deterioration after the best development score", ("model",), STABILITY, once=True),
     ),
 )
