@@ -37,7 +37,7 @@ COUNTS = (
     *(f"training.{name}" for name in ("max_bad_steps", "max_epochs", "max_steps", "patience")),
     "training.budget.noise_steps",
     *(f"decoding.{name}" for name in ("batch_size", "beam_size")),
-    "model.d_model",
+    *("model.d_model", "model.budget.control_hidden"),
     *(f"model.{stack}.{name}" for stack in ("encoder", "decoder") for name in ("layers", "feed_forward")),
 )
 """Fields that count something of which there is at least one."""

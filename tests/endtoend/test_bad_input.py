@@ -118,6 +118,7 @@ def test_configurations_that_cannot_be_trained(training):
         ("--data.tokenizer.character-coverage", 0, "a share above 0 and up to 1"),
         ("--training.checkpoint-every", 0, "give at least 1"),
         ("--model.d-model", 0, "give at least 1"),
+        ("--model.budget.control-hidden", 0, "give at least 1"),
         ("--model.encoder.layers", 0, "give at least 1"),
         ("--model.decoder.feed-forward", -1, "give at least 1"),
         ("--data.workers", -1, "give 0 or more"),
