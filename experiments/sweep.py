@@ -263,6 +263,9 @@ def describe(directory: Path, trial: Trial) -> dict:
     return {
         "command": " ".join(["python -m experiments.train", *trial.command(Path("RUNS"))]),
         "steps": finished["step"],
+        "epochs": round(
+            finished["step"] * opened.config.training.accumulate / record["batches_per_epoch"], 2
+        ),
         "minutes": round(finished["minutes"], 2),
         "config_hash": hashlib.sha256((opened.directory / CONFIG).read_bytes()).hexdigest()[:16],
         **{name: record[name] for name in kept},

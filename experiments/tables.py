@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import tyro
 
@@ -53,6 +53,20 @@ TIME: dict[str, Value] = {
     "padding, %": lambda row: 100 * row["speed.padding"],
     "seconds of decoding": "speed.decoding_seconds",
 }
+
+
+class Shown(Protocol):
+    """What is shown of a ledger.
+
+    Attributes:
+      title: its heading.
+    """
+
+    title: str
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        """Markdown of tidy rows; nothing where no row belongs here."""
+        ...
 
 
 @dataclass(frozen=True)

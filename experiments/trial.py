@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from experiments.tables import Table
+from experiments.tables import Shown
 from flaxnmt.ledger import Row
 
 
@@ -89,7 +89,7 @@ class Sweep:
 
     trials: tuple[Trial, ...]
     measure: Callable[[Path, Trial], dict]
-    tables: tuple[Table, ...] = ()
+    tables: tuple[Shown, ...] = ()
     following: Callable[[list[Row]], tuple[Trial, ...]] = lambda rows: ()
 
     def all(self, rows: list[Row]) -> tuple[Trial, ...]:

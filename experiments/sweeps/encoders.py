@@ -1,10 +1,12 @@
 """Which encoders help each other: tables 2 to 7 of Hu et al. 2023, and gain against the size of the corpus.
 
-At the size of `encoders_tiny`. On Multi30k English-German: each encoder alone (table 2), beside Base with 3 to 18
-layers (4), beside itself (5), all pairs (6), one to five encoders in the paper's order and in that of the measured
-synergy (7), Base to Quintuple on 3000, 7000 and 15000 pairs and on all, learned weights and gates in place of the sum,
-and Dual with gated branches at four budgets. Base, Dual and the best combination of Multi30k on Guarani-Spanish and on
-Bible English-Vietnamese. All with as many updates; measured on the test set, compared with Base by a paired bootstrap.
+At the size of `encoders_tiny`, in small batches of which there are more. On Multi30k English-German: each encoder alone
+(table 2), beside Base with 3 to 18 layers (4), beside itself (5), all pairs (6), one to five encoders in the paper's
+order and in that of the measured synergy (7), Base to Quintuple on 3000, 7000 and 15000 pairs and on all, learned
+weights and gates in place of the sum, and Dual with gated branches at four budgets. Base, Dual and the best combination
+of Multi30k on Guarani-Spanish and on Bible English-Vietnamese, whose sentences are longer and need more updates. All
+trials of a corpus have as many updates. Measured on the test set, compared with Base by a paired bootstrap; the order of
+growth, in either reading of synergy, and the best combination are chosen on the development set.
 
 The corpora lie in multi30k_en_de, lowres_gn_es and bible_en_vi of the directory that --data or FLAXNMT_DATA names.
 Guarani has no test set: its development set is the test set, and the end of the training set stands in for it.
@@ -13,16 +15,20 @@ Guarani has no test set: its development set is the test set, and the end of the
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import get_args
 
 from experiments.data import PLACE, with_data
 from experiments.measures import of_budgets, of_lines
-from experiments.synergy import Scores, canonical, growth
+from experiments.report import table as markdown
+from experiments.synergy import Base, Encoders, Scores, canonical, growth, mutual, synergy
 from experiments.tables import Table
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read
+from flaxnmt.evaluation.scores import evaluate
 from flaxnmt.ledger import Row
 from flaxnmt.models.config import GROWTH
 
@@ -36,6 +42,22 @@ ALL = 29000
 PAIRS = (3000, 7000, 15000, ALL)
 SIZES = {"multi30k_en_de": ALL, "lowres_gn_es": 25000, "bible_en_vi": 28218}
 """Pairs of the whole training set."""
+
+
+def _length(updates: int, max_length: int, buckets: int) -> tuple[str, ...]:
+    return (
+        *("--max-steps", str(updates), "--training.evaluate-every", str(updates // 6)),
+        *("--data.max-length", str(max_length), "--data.buckets", str(buckets)),
+        *("--data.batch-tokens", "2048"),
+    )
+
+
+LENGTHS = {
+    "multi30k_en_de": _length(1200, max_length=64, buckets=4),
+    # At 64 tokens a sixth of Guarani's pairs would be left out, and a third of their words.
+    "lowres_gn_es": _length(2400, max_length=128, buckets=5),
+    "bible_en_vi": _length(2400, max_length=128, buckets=5),
+}
 
 
 def _parallel(corpus: str, split: str, sides: tuple[str, str], part: str = "") -> tuple[str, ...]:
@@ -90,6 +112,7 @@ def _trial(
         (
             *(word for split in ("train", "dev") for word in (f"--{split}", *files[split])),
             *("--model.encoder.branches", *encoders),
+            *LENGTHS[corpus],
             *flags,
         ),
         seed,
@@ -116,31 +139,29 @@ COMBINED = {
     "gated": ("--model.encoder.combine", "gated"),
     "budgets": (
         *("--model.budget.encoder", "1", "0.75", "0.5", "0.25"),
-        *("--training.budget.noise-steps", "600", "--training.budget.count", "decided"),
+        *("--training.budget.noise-steps", "1200", "--training.budget.count", "decided"),
     ),
 }
 OTHERS = ("lowres_gn_es", "bible_en_vi")
+CHOICE = "dev_bleu"
+"""By which combinations are chosen."""
 
 
 def _trials() -> list[Trial]:
     """What matters most first, for each seed in turn: a sweep may take days."""
-    groups = [
-        (BASE, *SINGLE, *ALONE),
-        (*COUPLES, *GROWN),
-        (*TWICE,),
-        (*DEEPER,),
-    ]
+    groups = (BASE, *SINGLE, *ALONE), (*COUPLES, *GROWN), TWICE
     trials = [_trial(encoders, seed) for group in groups for seed in SEEDS for encoders in group]
+    trials += [
+        _trial(encoders, seed, corpus) for corpus in OTHERS for seed in SEEDS for encoders in GROWN[:2]
+    ]
     trials += [
         _trial(encoders, seed, pairs=pairs) for pairs in PAIRS[:-1] for seed in SEEDS for encoders in GROWN
     ]
+    trials += [_trial(encoders, seed) for seed in SEEDS for encoders in DEEPER]
     trials += [
         _trial(PAPER[:2], seed, variant=name, flags=flags)
         for name, flags in COMBINED.items()
         for seed in SEEDS
-    ]
-    trials += [
-        _trial(encoders, seed, corpus) for corpus in OTHERS for seed in SEEDS for encoders in GROWN[:2]
     ]
     return list({trial.directory: trial for trial in trials}.values())
 
@@ -154,38 +175,59 @@ def mean_scores(rows: Sequence[Row], metric: str = "bleu") -> Scores:
     return {encoders: statistics.mean(values) for encoders, values in found.items()}
 
 
-def measured_order(rows: Sequence[Row]) -> list[str] | None:
-    """Growth by the measured synergy, means over seeds; None until all pairs are measured with every seed."""
+def measured_order(rows: Sequence[Row], base: Base = "single") -> list[str] | None:
+    """Growth by the synergy measured on the development set, means over seeds; None until every seed has all pairs."""
     for seed in SEEDS:
-        if growth(mean_scores([row for row in rows if row["seed"] == seed]), PAPER, PAPER[0]) is None:
+        scores = mean_scores([row for row in rows if row["seed"] == seed], CHOICE)
+        if growth(scores, PAPER, PAPER[0], base) is None:
             return None
-    return growth(mean_scores(rows), PAPER, PAPER[0])
+    return growth(mean_scores(rows, CHOICE), PAPER, PAPER[0], base)
+
+
+def best_combination(rows: Sequence[Row], among: Sequence[Encoders]) -> Encoders | None:
+    """Of these sums the best on the development set, means over seeds; None until every seed has all of them."""
+    for seed in SEEDS:
+        scores = mean_scores([row for row in rows if row["seed"] == seed], CHOICE)
+        if not all(canonical(encoders) in scores for encoders in among):
+            return None
+    scores = mean_scores(rows, CHOICE)
+    return max(among, key=lambda encoders: scores[canonical(encoders)])
 
 
 def following(rows: Sequence[Row]) -> tuple[Trial, ...]:
-    """Growth by the measured synergy, and the best combination on the other corpora, once all pairs are measured."""
-    whole = [row for row in rows if "bleu" in row]
-    order = measured_order(whole)
-    if order is None:
-        return ()
-    by_rule = grown(order)[1:]
+    """Growth by the measured synergy, and the best sum of different encoders on the other corpora."""
+    whole = [row for row in rows if CHOICE in row]
+    orders = [order for base in get_args(Base) if (order := measured_order(whole, base)) is not None]
+    by_rule = list(dict.fromkeys(encoders for order in orders for encoders in grown(order)[1:]))
     trials = [_trial(encoders, seed) for seed in SEEDS for encoders in by_rule]
-    scores = mean_scores(whole)
-    if all(canonical(encoders) in scores for encoders in (*by_rule, *GROWN)):
-        best = max((*by_rule, *GROWN), key=lambda encoders: scores[canonical(encoders)])
-        trials += [_trial(best, seed, corpus) for corpus in OTHERS for seed in SEEDS]
+    if len(orders) == len(get_args(Base)):
+        best = best_combination(whole, list(dict.fromkeys((*COUPLES, *GROWN[1:], *by_rule))))
+        if best is not None:
+            trials += [_trial(best, seed, corpus) for corpus in OTHERS for seed in SEEDS]
     return tuple(trials)
+
+
+def _lines(files: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Sources and targets of a corpus."""
+    sentences = [sentence for document in read(*with_data(files)) for sentence in document]
+    return tuple([getattr(sentence, side) for sentence in sentences] for side in ("source", "target"))
 
 
 def measure(run: Path, trial: Trial) -> dict:
     settings = dict(trial.settings)
-    files = with_data(_files(settings["corpus"], settings["pairs"])["test"])
-    sentences = [sentence for document in read(*files) for sentence in document]
-    source, target = ([getattr(sentence, side) for sentence in sentences] for side in ("source", "target"))
+    files = _files(settings["corpus"], settings["pairs"])
+    source, target = _lines(files["test"])
     opened = open_run(run)
     if opened.config.model.budgets:
         return of_budgets(opened, source, target)
-    return of_lines(opened, source, target)
+    row = of_lines(opened, source, target)
+    source, target = _lines(files["dev"])
+    losses = [[row["step"], row["loss"]] for row in opened.metrics if row["kind"] == "dev"]
+    return row | {
+        CHOICE: evaluate(opened.translate(source), target)["bleu"]["score"],
+        "curve": losses,
+        "best_step": min(losses, key=lambda at: at[1])[0],
+    }
 
 
 def _encoders(*groups: Sequence[Sequence[str]]) -> tuple[str, ...]:
@@ -196,8 +238,21 @@ QUALITY = {
     "BLEU": "bleu",
     "chrF": "chrf",
     "BLEU over Base": "against.bleu",
+    "chrF over Base": "against.chrf",
+    "parameters, millions": lambda row: row["parameters"] / 1e6,
+}
+TESTS = {
+    "BLEU over Base": "against.bleu",
     "p": "against.bleu_p",
     "chrF over Base": "against.chrf",
+    "p of it": "against.chrf_p",
+}
+TRAINING = {
+    "pairs trained on": "training_pairs",
+    "updates": "steps",
+    "epochs": "epochs",
+    "development BLEU": CHOICE,
+    "update of the least development loss": "best_step",
 }
 COSTS = {
     "parameters, millions": lambda row: row["parameters"] / 1e6,
@@ -219,10 +274,47 @@ WITH_BASE = tuple((*BASE, *others) for size in range(len(PAPER)) for others in c
 """Base and any of the others; growth, in whatever order, is among them."""
 
 
+GAINS = {"variant": ("sum", "weighted", "gated")}
+
+
 def _table(
     title: str, *groups: Sequence[Sequence[str]], by: tuple[str, ...] = (), columns=QUALITY, where=WHOLE
 ) -> Table:
     return Table(title, (*by, "encoders"), columns, where | {"encoders": _encoders(*groups)})
+
+
+@dataclass(frozen=True)
+class Synergies:
+    """What each encoder of a pair gains from the other, in both readings, and the order of growth that follows (table 6).
+
+    Attributes:
+      title: its heading.
+    """
+
+    title: str
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        """Markdown; nothing where no pair was measured."""
+        rows = [row for row in rows if CHOICE in row]
+        scores, readings = mean_scores(rows), get_args(Base)
+
+        def found(one: str, other: str) -> list[float | None]:
+            gains = (
+                (synergy(scores, one, other, base), synergy(scores, other, one, base))
+                + (mutual(scores, one, other, base),)
+                for base in readings
+            )
+            return [None if gain is None else round(gain, 2) for three in gains for gain in three]
+
+        pairs = [(one, other, *found(one, other)) for one, other in COUPLES]
+        heads = [f"{gain}, {base}" for base in readings for gain in ("first", "second", "sum")]
+        measured = [pair for pair in pairs if any(value is not None for value in pair[2:])]
+        orders = {base: measured_order(rows, base) for base in readings}
+        return markdown(("first", "second", *heads), measured) + [
+            f"\nOrder of growth on the development set, {base}: {', '.join(order)}"
+            for base, order in orders.items()
+            if order is not None
+        ]
 
 
 sweep = Sweep(
@@ -239,10 +331,14 @@ sweep = Sweep(
         _table("Base and another encoder, by depth (table 4)", DEEPER),
         _table("The same encoder twice (table 5)", ALONE, TWICE),
         _table("Pairs (table 6)", ALONE, COUPLES),
-        _table("One to five encoders (table 7)", WITH_BASE, by=("count",)),
+        Synergies("Synergy of pairs, BLEU (table 6)"),
+        _table("One to five encoders, in the order of the paper (table 7)", GROWN, by=("count",)),
+        _table("Base and others that were measured beside it", WITH_BASE, by=("count",)),
         _table("By size of the corpus", GROWN, by=("pairs",), where=MULTI30K | {"variant": "sum"}),
         Table("Other ways to combine", ("encoders", "variant"), QUALITY, {"variant": ("weighted", "gated")}),
         Table("Gated branches", ("encoders", "encoder_budget"), BUDGETS, {"variant": "budgets"}),
+        Table("Differences, of each seed", ("corpus", "pairs", "encoders", "variant", "seed"), TESTS, GAINS),
+        Table("Training", ("corpus", "pairs", "encoders"), TRAINING, {"variant": "sum"}),
         _table("Costs (table 9)", SINGLE, GROWN, columns=COSTS),
     ),
     following,

@@ -51,7 +51,6 @@ COLUMNS = {
     "BLEU": "bleu",
     "chrF": "chrf",
     "BLEU over sinusoidal": "against.bleu",
-    "p": "against.bleu_p",
     "BLEU within": "within.bleu",
     "BLEU beyond": "beyond.bleu",
     "chrF within": "within.chrf",
@@ -62,8 +61,19 @@ COLUMNS = {
     "seconds of decoding": "decoding_seconds",
 }
 
+OTHERS = tuple(kind for kind in KINDS if kind != BASELINE)
+TESTS = {
+    "BLEU": "against.bleu",
+    "p": "against.bleu_p",
+    "chrF": "against.chrf",
+    "p of it": "against.chrf_p",
+}
+
 sweep = Sweep(
     tuple(_trial(kind, seed) for seed in SEEDS for kind in KINDS),
     measure,
-    (Table("Positions, within the lengths of training and beyond", ("positions",), COLUMNS),),
+    (
+        Table("Positions, within the lengths of training and beyond", ("positions",), COLUMNS),
+        Table("Over sinusoidal, of each seed", ("positions", "seed"), TESTS, {"positions": OTHERS}),
+    ),
 )
