@@ -126,6 +126,8 @@ def check_used(config: Config) -> None:
         hint = f"the model has no gates: give such as {levels}, or leave it out"
         _refuse("model.budget", BudgetConfig(), model.budget, hint)
         _refuse("training.budget", BudgetLossConfig(), config.training.budget, hint)
+    if config.data.answered and getattr(model, "head", None) != "spans":
+        raise ConfigError("--data.answered: no questions are read: give --model.head spans, or leave it out")
     combine = model.encoder.combine if isinstance(model, EncodingConfig) else "sum"
     if combine != "sum" and len(model.encoder_branches) == 1:
         raise ConfigError(

@@ -78,6 +78,9 @@ class DataConfig:
     empty."""
     stride: int = 64
     """Tokens by which one window over a long text, in which an answer is looked for, begins behind the one before."""
+    answered: bool = False
+    """Of questions, leave out those without an answer, and in training the windows that do not hold it. Else no answer
+    is one, too, which a small model learns to give to every question."""
     workers: int = 0
     """Threads that tokenise a corpus; 0 is one per core."""
 

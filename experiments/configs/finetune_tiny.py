@@ -11,7 +11,7 @@ from experiments.configs.masked_tiny import config as masked_tiny
 
 config = masked_tiny.replace(
     model=dataclasses.replace(masked_tiny.model, head="classes"),
-    data=dataclasses.replace(masked_tiny.data, batch_tokens=1024, buckets=3),
+    data=dataclasses.replace(masked_tiny.data, batch_tokens=1024, buckets=4),
     optimizer=dataclasses.replace(
         masked_tiny.optimizer, schedule="linear", learning_rate=3e-4, warmup_steps=100
     ),

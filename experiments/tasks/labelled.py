@@ -15,6 +15,7 @@ from flaxnmt.config import Config
 from flaxnmt.data.batches import ShuffledBatches, SortedBatches
 from flaxnmt.data.buckets import BucketPlan, extend, plan_buckets
 from flaxnmt.data.documents import Document, Sentence
+from flaxnmt.data.labelled.spans import NOWHERE
 from flaxnmt.data.tokenizers import ENCODER_SYMBOLS
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.encoder_only import EncoderOnly
@@ -97,7 +98,7 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     names = names_of(head, data.train, data, config.model.classes)
     data = dataclasses.replace(data, labels=names)
     examples = {
-        name: examples_of(head, getattr(data, name), names, labelled=name != "test")
+        name: examples_of(head, getattr(data, name), names, labelled=name != "test", answered=data.answered)
         for name in ("train", "dev", "test")
         if getattr(data, name)
     }
@@ -113,6 +114,8 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     tokenizer = vocabularies.source
     sets = {name: make_set(head, found, tokenizer, data, name) for name, found in examples.items()}
     train = sets["train"].rows
+    if head == "spans" and data.answered:
+        train = train.at([place for place, answer in enumerate(train.said) if answer != NOWHERE])
     plan = plan_buckets(
         train.lengths,
         train.lengths,

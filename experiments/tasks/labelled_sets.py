@@ -163,8 +163,10 @@ def names_of(head: Head, paths: tuple[str, ...], data: DataConfig, classes: int)
     return found
 
 
-def examples_of(head: Head, paths: tuple[str, ...], names: tuple[str, ...], labelled: bool = True) -> list:
-    """Examples of one corpus or several.
+def examples_of(
+    head: Head, paths: tuple[str, ...], names: tuple[str, ...], labelled: bool = True, answered: bool = False
+) -> list:
+    """Examples of one corpus or several; of questions, those alone that have an answer if `answered`.
 
     Raises:
       DataError: if there is none, or if they are to be `labelled` and none is.
@@ -175,6 +177,8 @@ def examples_of(head: Head, paths: tuple[str, ...], names: tuple[str, ...], labe
         "spans": read_questions,
     }
     found = [example for path in paths for example in readers[head](path)]
+    if answered and head == "spans":
+        found = [example for example in found if example.answers]
     if not found or (labelled and head == "classes" and all(example.label is None for example in found)):
         raise DataError(f"{' '.join(paths)}: no example in it" + (" has a label" if found else ""))
     return found

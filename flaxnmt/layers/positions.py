@@ -69,18 +69,24 @@ class SinusoidalPositions(nn.Module):
 class LearnedPositions(nn.Module):
     """A learned vector a position; ids past the table take its last row.
 
+    Drawn from N(0, 1/D) or, where token embeddings are not `scaled`, from N(0, 0.02^2) like those (Devlin et al. 2019):
+    their sum is normalised there, and would else begin as position alone.
+
     Attributes:
       d_model: D.
       length: rows of the table.
+      scaled: whether the embeddings of the tokens are multiplied by sqrt(D).
       dtype: of the result; the table is float32.
     """
 
     d_model: int
     length: int
+    scaled: bool = True
     dtype: Any = jnp.float32
 
     def setup(self):
-        init = partitioned(nn.initializers.normal(self.d_model**-0.5), None, "embed")
+        deviation = self.d_model**-0.5 if self.scaled else 0.02
+        init = partitioned(nn.initializers.normal(deviation), None, "embed")
         self.table = self.param("table", init, (self.length, self.d_model))
 
     def __call__(self, ids: Int[Array, "B *N L"]) -> Float[Array, "B *N L D"]:

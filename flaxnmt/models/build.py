@@ -41,6 +41,7 @@ from flaxnmt.models.config import (
     AttentionKind,
     DecoderOnlyConfig,
     EncoderKind,
+    EncoderOnlyConfig,
     EncodingConfig,
     MixingKind,
     ModelConfig,
@@ -307,10 +308,11 @@ def causal_decoder(config: DecoderOnlyConfig) -> Encoder:
 
 def positions(config: ModelConfig, roll: int = 0) -> nn.Module | None:
     """Encodings of one counter, to be added to embeddings."""
+    scaled = not isinstance(config, EncoderOnlyConfig)
     kinds = {
         "sinusoidal": lambda: SinusoidalPositions(config.d_model, roll=roll, parent=None),
         "learned": lambda: LearnedPositions(
-            config.d_model, config.max_positions, dtype=config.dtype, parent=None
+            config.d_model, config.max_positions, scaled, dtype=config.dtype, parent=None
         ),
     }
     return kinds[config.positions]() if config.positions in kinds else None

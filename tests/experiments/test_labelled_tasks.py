@@ -1,12 +1,20 @@
 """Labelled sets of a task: nothing of them is left out without a word, whatever fits into a row."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 
-from experiments.tasks.labelled_sets import make_set
+from experiments import configs
+from experiments.tasks import labelled
+from experiments.tasks.labelled_sets import examples_of, make_set
+from flaxnmt.checks import check_used
 from flaxnmt.config import DataConfig
 from flaxnmt.data.labelled.examples import Answer, QuestionExample, TaggedExample
+from flaxnmt.data.labelled.spans import NOWHERE
 from flaxnmt.data.tokenizers import CLS, SEP, train
+from flaxnmt.errors import ConfigError
 
 WORDS = "the old dog sees a cat in the garden".split()
 LABELS = ("other", "name")
@@ -60,3 +68,42 @@ def test_questions_that_are_cut_are_counted(tokenizer, caplog):
     assert caplog.messages == [
         "1 of 2 test questions exceed 64 tokens and are cut there; the first is number 2"
     ]
+
+
+@pytest.fixture
+def questions(tmp_path):
+    """A file of a question that has an answer, in the first of several windows, and of one that has none."""
+    context = " ".join(WORDS * 4)
+    asked = [
+        {"id": "a", "question": "the cat", "answers": [{"text": "dog", "answer_start": 8}]},
+        {"id": "b", "question": "a cat", "is_impossible": True, "answers": []},
+    ]
+    path = tmp_path / "questions.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": asked}]}]}))
+    return str(path)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_questions_without_an_answer_are_left_out_where_that_is_wanted(questions, tmp_path, answered):
+    config = configs.load("classify_small")
+    data = dataclasses.replace(
+        config.data,
+        **{"train": (questions,), "dev": (questions,), "answered": answered, "max_length": 16, "stride": 8},
+        tokenizer=dataclasses.replace(config.data.tokenizer, kind="word", vocab_size=40),
+    )
+    config = config.replace(
+        data=data,
+        model=dataclasses.replace(config.model, head="spans", max_positions=16),
+        training=dataclasses.replace(config.training, metric="f1"),
+    )
+    said = labelled.make(config, tmp_path, lambda: None).corpus.said
+    assert NOWHERE not in said and said if answered else said.count(NOWHERE) > 5
+    # What is scored keeps all windows: nobody says where the answer is.
+    examples = examples_of("spans", data.dev, (), answered=answered)
+    assert [example.id for example in examples] == ["a", "b"][: 2 - answered]
+
+
+def test_answered_questions_are_refused_where_none_are_read():
+    config = configs.load("classify_small")
+    with pytest.raises(ConfigError, match="--data.answered: .* --model.head spans"):
+        check_used(config.replace(data=dataclasses.replace(config.data, answered=True)))

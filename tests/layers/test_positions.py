@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import reference
 
+from flaxnmt.layers.embedding import TokenTable
 from flaxnmt.layers.positions import (
     LearnedPositions,
     MultiLevelPositions,
@@ -45,11 +46,14 @@ def test_learned_positions_are_rows_of_their_table_and_the_last_one_beyond():
         np.testing.assert_array_equal(vectors, table[rows])
 
 
-def test_learned_positions_start_with_the_variance_of_an_embedding():
-    module = LearnedPositions(64, length=256)
-    table = module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]["table"].value
-    assert table.shape == (256, 64) and table.dtype == jnp.float32
-    np.testing.assert_allclose(jnp.std(table), 1 / 8, rtol=0.05)
+@pytest.mark.parametrize("scaled, deviation", [(True, 1 / 8), (False, 0.02)])
+def test_learned_positions_start_with_the_variance_of_an_embedding(scaled, deviation):
+    modules = LearnedPositions(64, 256, scaled), TokenTable(256, 64, scaled)
+    for module, method in zip(modules, ("__call__", "embed"), strict=True):
+        variables = module.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32), method=method)
+        table = variables["params"]["table"].value
+        assert table.shape == (256, 64) and table.dtype == jnp.float32
+        np.testing.assert_allclose(jnp.std(table), deviation, rtol=0.05)
 
 
 # Two documents of four sentences of three words: the second has a sentence of padding at its end.

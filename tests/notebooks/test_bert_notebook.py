@@ -119,13 +119,16 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger):
 
 def test_rows_say_what_each_budget_uses(table):
     gated = table[table["name"] == "sst2-gated"].sort_values("budget")
-    assert gated["budget"].tolist() == [0.25, 0.5, 0.75, 1.0] and (gated["use"] > 0).all()
+    assert gated["budget"].tolist() == [0.25, 0.5, 0.75, 1.0] and (gated["share"] > 0).all()
     (plain,) = table[table["name"] == "sst2-plain"].to_dict("records")
-    assert plain["use"] == 1 and np.isnan(plain["budget"])
-    # The last layer of the plain one computes the token alone that the class is read off.
-    whole = gated["flops"] / gated["use"]
-    np.testing.assert_allclose(whole, whole.iloc[0], rtol=1e-6)
-    assert (plain["flops"] < 0.99 * whole).all()
+    assert np.isnan(plain["budget"])
+    # Both count in the same way; the last layer of the plain one computes the token alone that the class is read off.
+    for row in (plain, *gated.to_dict("records")):
+        assert row["flops"] / row["share"] == pytest.approx(plain["flops"] / plain["share"])
+    assert plain["computed_flops"] < 0.99 * plain["flops"]
+    np.testing.assert_array_equal(gated["computed_flops"], gated["flops"])
+    # At the end of the training, whatever was best before.
+    assert 0 <= plain["dev"] <= 100 and plain["commonest"] == pytest.approx(50)
     assert table[table["task"] == "sst2"]["accuracy"].between(0, 100).all()
     masked = table[table["task"] == "masked"]
     assert (masked["unigram_perplexity"] > 1).all() and len(masked) == 5

@@ -39,6 +39,13 @@ class LabelledRows:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def at(self, places: Sequence[int]) -> "LabelledRows":
+        """The rows at these places."""
+        ids, segments, said = (
+            [values[place] for place in places] for values in (self.ids, self.segments, self.said)
+        )
+        return LabelledRows(ids, segments, said, self.head)
+
     @cached_property
     def lengths(self) -> Int[np.ndarray, "U"]:
         return np.fromiter(map(len, self.ids), np.int32, len(self.ids))
