@@ -1,6 +1,7 @@
 """What a sweep measures of a finished run: BLEU with and without its context, tests against another run, time."""
 
 import dataclasses
+import functools
 import json
 import statistics
 import time
@@ -13,7 +14,7 @@ from flaxnmt.evaluation.controls import KINDS, Kind, compare_controls
 from flaxnmt.evaluation.documents import paired_document_bootstrap
 from flaxnmt.evaluation.scores import evaluate, paired_bootstrap
 from flaxnmt.gates.budget import full_budget
-from flaxnmt.models.config import BudgetConfig
+from flaxnmt.models.config import BudgetConfig, Seq2SeqConfig
 from flaxnmt.models.flops import forward_flops, side_flops
 from flaxnmt.run import Run
 from flaxnmt.run_directory import write_json
@@ -183,28 +184,45 @@ def speed(run: Run, documents: Sequence[Document]) -> dict:
     }
 
 
-def of_budgets(run: Run, source: Sequence[str], target: Sequence[str], samples: int = 1000) -> dict:
+def of_budgets(
+    run: Run,
+    source: Sequence[str],
+    target: Sequence[str],
+    budgets: Sequence[tuple[float, float]] | None = None,
+    samples: int = 1000,
+) -> dict:
     """Quality, computation and time of a model for each of its budgets, or once for a model without.
+
+    Args:
+      run: with or without budgets.
+      source, target: lines.
+      budgets: those of the model that are measured, its full one among them; all if None.
+      samples: of the bootstrap.
 
     Returns:
       {"rows": for each budget "encoder_budget", "decoder_budget", "bleu", "chrf", "signature", "encoder_use" and
-      "decoder_use": means over the lines of the shares of the full computation, "flops": mean of a line, logits and
-      embeddings left out, "logits_flops": what logits add to it, "decoding_seconds": once everything is compiled,
-      "gates": as `Run.gates`, "of_full": `_differences` from the largest budget, and "against": as `_of_like_work`, or as
-      `of_lines` has it where the baseline was measured there, if there is one}.
+      "decoder_use": shares of the full computation on the lines and their translations, "flops": these shares of the
+      full computation on the lines and `target`, mean of a line, logits and embeddings left out, so that who writes
+      less does not count as cheaper, "logits_flops": what logits add to it, "decoding_seconds": once everything is
+      compiled, "gates": as `Run.gates`, "of_full": `_differences` from the largest budget, and "against": as
+      `_of_like_work`, or as `of_lines` has it where the baseline was measured there, if there is one}.
     """
     rows, translations = [], []
-    width = 2 * run.config.model.d_model * run.vocabularies.target.vocab_size
-    for budget in run.config.model.budgets or (None,):
-        outputs = run.translate(list(source), budget=budget)
+    budgets = budgets or run.config.model.budgets or (None,)
+    references = [len(tokens) + 1 for tokens in run.vocabularies.target.encode(target)]
+    wanted = layer_flops(run, source, references).mean(0)
+    logits = 2 * run.config.model.d_model * run.vocabularies.target.vocab_size * statistics.mean(references)
+    # All budgets share what this compiles.
+    run.translate(list(source), budget=budgets[0])
+    for budget in budgets:
         began = time.perf_counter()
-        run.translate(list(source), budget=budget)
+        outputs = run.translate(list(source), budget=budget)
         seconds = time.perf_counter() - began
-        scores = evaluate(outputs, list(target))
+        scores = evaluate(outputs, list(target), metrics=("bleu", "chrf"))
         found = run.score(list(source), outputs, budget=budget)
-        use = np.asarray([score.use or (1.0, 1.0) for score in found])
-        full = np.asarray([layer_flops(run, line, score.tokens) for line, score in zip(source, found)])
-        work = (use * full).mean(0).tolist()
+        full = layer_flops(run, source, [len(score.tokens) for score in found])
+        use = (np.asarray([score.use or (1.0, 1.0) for score in found]) * full).sum(0) / full.sum(0)
+        work = (use * wanted).tolist()
         translations.append(
             {"budget": None if budget is None else list(budget), "flops": work, "outputs": outputs}
         )
@@ -213,16 +231,16 @@ def of_budgets(run: Run, source: Sequence[str], target: Sequence[str], samples: 
             "decoder_budget": None if budget is None else budget[1],
             **{name: scores[name]["score"] for name in ("bleu", "chrf")},
             "signature": scores["bleu"]["signature"],
-            **dict(zip(("encoder_use", "decoder_use"), use.mean(0).tolist())),
+            **dict(zip(("encoder_use", "decoder_use"), use.tolist())),
             "flops": sum(work),
-            "logits_flops": width * statistics.mean(len(score.tokens) for score in found),
+            "logits_flops": logits,
             "decoding_seconds": seconds,
         }
         if budget is not None:
             row["gates"] = run.gates(list(source), outputs, budget)
         rows.append(row)
     write_json(run.directory / TRANSLATIONS, translations)
-    if budgets := run.config.model.budgets:
+    if None not in budgets:
         full = translations[full_budget(budgets)]["outputs"]
         for row, own in zip(rows, translations, strict=True):
             row["of_full"] = _differences({"baseline": full, "run": own["outputs"]}, target, samples)
@@ -244,17 +262,29 @@ SAME_WORK = 1.02
 def _of_like_work(own: dict, others: list[dict], target: Sequence[str], samples: int) -> dict:
     """Against a baseline at the same budget; where it has another set of budgets, or none, at one of as much work.
 
-    That is the one whose sides do most nearly the work of the run's, of those that do not do more in all.
+    That is the one whose sides do most nearly the work of the run's, of those that do not do more in all. What is
+    nearest of those that do more says how much hangs on that.
 
     Returns:
-      `_differences`, and {"flops": of the baseline}.
+      `_differences`, {"flops", "encoder_budget", "decoder_budget": of the baseline}, and "dearer", the same of one that
+      does more work, where there is none at the same budget.
     """
+
+    def nearest(others: list[dict]) -> dict:
+        other = min(others, key=lambda other: sum(map(abs, np.subtract(other["flops"], own["flops"]))))
+        encoder, decoder = other["budget"] or (None, None)
+        both = {"baseline": other["outputs"], "run": own["outputs"]}
+        found = {"flops": sum(other["flops"]), "encoder_budget": encoder, "decoder_budget": decoder}
+        return found | _differences(both, target, samples)
+
     same = [other for other in others if other["budget"] is not None and other["budget"] == own["budget"]]
+    if same:
+        return nearest(same)
     affordable = [other for other in others if sum(other["flops"]) <= SAME_WORK * sum(own["flops"])]
-    there = same or affordable or others
-    nearest = min(there, key=lambda other: sum(map(abs, np.subtract(other["flops"], own["flops"]))))
-    both = {"baseline": nearest["outputs"], "run": own["outputs"]}
-    return {"flops": sum(nearest["flops"]), **_differences(both, target, samples)}
+    dearer = [other for other in others if other not in affordable]
+    if not (affordable and dearer):
+        return nearest(others)
+    return nearest(affordable) | {"dearer": nearest(dearer)}
 
 
 def after_best(run: Run) -> dict:
@@ -263,8 +293,23 @@ def after_best(run: Run) -> dict:
     return {"dev_best": max(found), "dev_last": found[-1]}
 
 
-def layer_flops(run: Run, source: str, target: Sequence[str]) -> tuple[int, int]:
-    """Work of encoder and decoder without control networks on one line, all gates open."""
+def layer_flops(run: Run, source: Sequence[str], symbols: Sequence[int]) -> np.ndarray:
+    """Work of encoder and decoder without control networks, all gates open.
+
+    Args:
+      run: of a model of sentences.
+      source: lines.
+      symbols: of the translation of each, the end symbol counted.
+
+    Returns:
+      [lines, 2].
+    """
     config = dataclasses.replace(run.config.model, budget=BudgetConfig())
-    words = len(run.vocabularies.source.encode([source])[0]) + 1
-    return side_flops(config, words, len(target))
+    words = [len(tokens) + 1 for tokens in run.vocabularies.source.encode(source)]
+    return np.asarray([_sides(config, *lengths) for lengths in zip(words, symbols, strict=True)])
+
+
+@functools.cache
+def _sides(config: Seq2SeqConfig, words: int, symbols: int) -> tuple[int, int]:
+    """`side_flops`, which builds the layers anew."""
+    return side_flops(config, words, symbols)

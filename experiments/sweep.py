@@ -43,6 +43,9 @@ log = logging.getLogger("experiments.sweep")
 
 RESULTS = Path(__file__).parent / "results"
 
+PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
+"""Where trials find what others have compiled: most of evaluation and decoding."""
+
 WAIT = 5.0
 """Seconds until another look at what other commands have finished."""
 
@@ -99,6 +102,7 @@ def run(argv: list[str]) -> int:
     if arguments.dry_run:
         return 0
     check(left, sweep, ledger)
+    os.environ.setdefault(PROGRAMS, str(arguments.runs.resolve() / "programs"))
     if left and arguments.jobs > 1:
         again = ("-m", "experiments.sweep", *argv, "--jobs", "1", "--log-files")
         return run_jobs(again, min(arguments.jobs, len(left)))

@@ -53,6 +53,13 @@ TIME: dict[str, Value] = {
     "padding, %": lambda row: 100 * row["speed.padding"],
     "seconds of decoding": "speed.decoding_seconds",
 }
+AGAINST: dict[str, Value] = {
+    "BLEU": "against.bleu",
+    "p": "against.bleu_p",
+    "chrF": "against.chrf",
+    "p of it": "against.chrf_p",
+}
+"""Differences to the baseline of the sweep."""
 
 
 class Shown(Protocol):

@@ -24,6 +24,9 @@ from flaxnmt.symbols import EOS, PAD
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.translator import Translator
 
+WIDTH = 16
+"""Lines are padded to multiples of so many tokens where their gates are counted."""
+
 
 def of_sentence(translator: Translator, source: str, target: str) -> dict[str, Any]:
     """Attention weights of one sentence and its translation.
@@ -95,14 +98,11 @@ def of_gates(
     ids = []
     for tokenizer, lines in ((vocabularies.source, sources), (vocabularies.target, targets)):
         tokens = TokenArray.from_lists(tokenizer.encode(list(lines)))
-        ids.append(jnp.asarray(tokens.padded(np.arange(len(tokens)), int(tokens.lengths.max()))))
-
-    def capture(model, source, target):
-        encoded, encoder = model.encode(source, capture=True, budget=jnp.full(len(source), place))
-        _, decoder = model.decode(encoded, target, capture=True)
-        return encoder.gates | decoder.gates
-
-    found = jax.jit(partial(translator.model.apply, method=capture))({"params": translator.params}, *ids)
+        longest = int(tokens.lengths.max())
+        # Translations at other budgets are about as long: of one shape, all share a program.
+        width = max(longest, min(-(-longest // WIDTH) * WIDTH, model.config.max_positions))
+        ids.append(jnp.asarray(tokens.padded(np.arange(len(tokens)), width)))
+    found = _captured(model, translator.params, *ids, jnp.full(len(ids[0]), place))
     source, target = (np.asarray(side != PAD) for side in ids)
     if isinstance(model, DecoderOnly):
         # Its one stack runs over both.
@@ -124,6 +124,18 @@ def of_gates(
                             }
                         )  # fmt: skip
     return rows
+
+
+@partial(jax.jit, static_argnums=0)
+def _captured(model, params, source, target, budget):
+    """What each gate does with each token."""
+
+    def capture(model):
+        encoded, encoder = model.encode(source, capture=True, budget=budget)
+        _, decoder = model.decode(encoded, target, capture=True)
+        return encoder.gates | decoder.gates
+
+    return model.apply({"params": params}, method=capture)
 
 
 def of_document(translator: Translator, document: Document) -> dict[str, Any]:

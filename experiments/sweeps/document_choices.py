@@ -9,7 +9,7 @@ from which it starts, trees from the conditional model, with its time of trainin
 from pathlib import Path
 
 from experiments.documents import measure as measure_run
-from experiments.sweeps.documents import CORPUS, START, UPDATES
+from experiments.sweeps.documents import CORPUS, FEWER, START
 from experiments.tables import CONTRASTIVE, TIME, Table
 from experiments.trial import Sweep, Trial
 
@@ -37,7 +37,7 @@ def _trial(seed: int, attention: str, **changes) -> Trial:
     name = "-".join([attention, *(f"{name}-{value}" for name, value in changes.items())])
     settings = (("attention", attention), *chosen.items())
     start = START.get(attention, "sentence")
-    return Trial(name, "discourse_document", (*CORPUS, *flags, *UPDATES), seed, settings, after=start)
+    return Trial(name, "discourse_document", (*CORPUS, *flags, *FEWER), seed, settings, after=start)
 
 
 def _trials(seed: int) -> list[Trial]:

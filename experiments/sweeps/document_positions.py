@@ -13,7 +13,7 @@ one, and what differs is the source. Break tokens are seen by the encoder where 
 from pathlib import Path
 
 from experiments.documents import measure as measure_run
-from experiments.sweeps.documents import CORPUS, UPDATES
+from experiments.sweeps.documents import CORPUS, FEWER
 from experiments.tables import CONTRASTIVE, TIME, Table
 from experiments.trial import Sweep, Trial
 
@@ -57,7 +57,7 @@ def _trials(seed: int) -> list[Trial]:
                 Trial(
                     f"{attention}-{positions.replace(', ', '-').replace(' ', '-')}",
                     "discourse_document",
-                    (*CORPUS, "--model.document.layers", *layers, *flags, *UPDATES),
+                    (*CORPUS, "--model.document.layers", *layers, *flags, *FEWER),
                     seed,
                     (("attention", attention), ("positions", positions)),
                     after="base-none" if positions == "none" else "base",

@@ -272,8 +272,6 @@ MULTI30K = {"corpus": "multi30k_en_de"}
 WHOLE = MULTI30K | {"pairs": ALL, "variant": "sum"}
 WITH_BASE = tuple((*BASE, *others) for size in range(len(PAPER)) for others in combinations(PAPER[1:], size))
 """Base and any of the others; growth, in whatever order, is among them."""
-
-
 GAINS = {"variant": ("sum", "weighted", "gated")}
 
 

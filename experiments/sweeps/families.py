@@ -11,7 +11,7 @@ from pathlib import Path
 
 from experiments.data import MULTI30K, SHORT, multi30k, with_data
 from experiments.measures import of_lines
-from experiments.tables import Table
+from experiments.tables import AGAINST, Table
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read_source
@@ -61,12 +61,6 @@ COLUMNS = {
     "ms an update": lambda row: 1000 * row["update_seconds"],
     "seconds of decoding": "decoding_seconds",
 }
-TESTS = {
-    "BLEU": "against.bleu",
-    "p": "against.bleu_p",
-    "chrF": "against.chrf",
-    "p of it": "against.chrf_p",
-}
 OTHERS = tuple(family for family in FAMILIES if family != BASELINE)
 
 sweep = Sweep(
@@ -74,6 +68,8 @@ sweep = Sweep(
     measure,
     (
         Table("Families", ("model", "rate"), COLUMNS),
-        Table("Over encoder and decoder, of each seed", ("model", "rate", "seed"), TESTS, {"model": OTHERS}),
+        Table(
+            "Over encoder and decoder, of each seed", ("model", "rate", "seed"), AGAINST, {"model": OTHERS}
+        ),
     ),
 )

@@ -12,7 +12,7 @@ from typing import get_args, get_type_hints
 
 from experiments.data import MULTI30K, multi30k, with_data
 from experiments.measures import by_length, of_lines
-from experiments.tables import Table
+from experiments.tables import AGAINST, Table
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read_source
@@ -62,18 +62,12 @@ COLUMNS = {
 }
 
 OTHERS = tuple(kind for kind in KINDS if kind != BASELINE)
-TESTS = {
-    "BLEU": "against.bleu",
-    "p": "against.bleu_p",
-    "chrF": "against.chrf",
-    "p of it": "against.chrf_p",
-}
 
 sweep = Sweep(
     tuple(_trial(kind, seed) for seed in SEEDS for kind in KINDS),
     measure,
     (
         Table("Positions, within the lengths of training and beyond", ("positions",), COLUMNS),
-        Table("Over sinusoidal, of each seed", ("positions", "seed"), TESTS, {"positions": OTHERS}),
+        Table("Over sinusoidal, of each seed", ("positions", "seed"), AGAINST, {"positions": OTHERS}),
     ),
 )

@@ -154,7 +154,16 @@ def test_a_budget_is_compared_with_that_of_a_baseline_of_as_much_work(run, measu
     *same, other = [row["chrf"] for row in rows]
     assert same == [0] * len(same) and other != 0
     assert dear[-1]["flops"] == 2e12
-    assert all(row["flops"] <= 1.02 * flops for row, flops in zip(cheap, work) if flops > 0.6 * max(work))
+    for row, flops in zip(cheap, work):
+        assert row["flops"] <= 1.02 * flops < row["dearer"]["flops"] and row["dearer"]["bleu_p"] > 0
+    assert "dearer" not in dear[-1] and dear[-1]["encoder_budget"] == there[-1]["budget"][0]
+
+
+@pytest.mark.slow
+def test_some_budgets_of_a_model_are_measured_alone(run, measured):
+    (full,) = of_budgets(run, LINES[1:], LINES[1:], [(1.0, 1.0)])["rows"]
+    (before,) = (row for row in measured if row["encoder_budget"] == row["decoder_budget"] == 1)
+    assert full | {"decoding_seconds": 0} == before | {"decoding_seconds": 0}
 
 
 @pytest.mark.slow

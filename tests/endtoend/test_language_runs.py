@@ -29,7 +29,7 @@ ENCODER = (
     "--model.encoder.layers 1 --model.encoder.attention.heads 4 --model.encoder.feed-forward 64 "
     "--model.max-positions 32"
 ).split()
-TRAIN, DEV = "discourse:train:400", "discourse:dev:3"
+TRAIN, DEV = "discourse:train:400", "discourse:dev:8"
 TEXTS = (
     f"--train {TRAIN} --dev {DEV} --data.tokenizer.kind word --data.tokenizer.vocab-size 400 "
     "--data.batch-tokens 4096 --optimizer.learning-rate 0.01"
@@ -43,7 +43,7 @@ MASKED = [
 ]
 TUNED = [
     *("classify_small", *SIZE, *ENCODER, *"--data.batch-tokens 512 --optimizer.learning-rate 0.003".split()),
-    *"--max-steps 40 --training.evaluate-every 20 --training.log-every 20 --data.stride 8".split(),
+    *"--training.log-every 20 --data.stride 8".split(),
 ]
 HEADS = {
     "classes": ("tsv", "accuracy", ("accuracy", "f1", "matthews")),
@@ -53,6 +53,9 @@ HEADS = {
 }
 # Well above what guessing has.
 LEARNED = {"pairs": 50, "labels": 90, "spans": 50}
+# Lines of training, development and test, and updates: of one of three classes more are needed until it is no chance.
+SIZES = dict.fromkeys(HEADS, (64, 12, 8)) | {"pairs": (192, 12, 48)}
+UPDATES = dict.fromkeys(HEADS, 40) | {"pairs": 120}
 FLAGS = {
     "classes": [],
     "pairs": ["--model.classes", "3"],
@@ -107,15 +110,18 @@ def written(folder, head, name, lines):
 def sets(tmp_path_factory):
     """Flags that name the files of each head."""
     folder = tmp_path_factory.mktemp("sets")
-    parts = {"train": lines_of(TRAIN)[:64], "dev": lines_of(DEV)[:12], "test": lines_of(DEV)[12:20]}
-    return {
-        head: [
-            word
-            for name, lines in parts.items()
-            for word in (f"--{name}", str(written(folder, head, name, lines)))
-        ]
-        for head in HEADS
-    }
+    texts, others = lines_of(TRAIN), lines_of(DEV)
+    found = {}
+    for head, (rows, dev, test) in SIZES.items():
+        parts = {"train": texts[:rows], "dev": others[:dev], "test": others[dev : dev + test]}
+        files = {name: written(folder, head, name, lines) for name, lines in parts.items()}
+        found[head] = [word for name, file in files.items() for word in (f"--{name}", str(file))]
+    return found
+
+
+def lasting(updates):
+    """Flags of a training of so many updates."""
+    return ["--max-steps", str(updates), "--training.evaluate-every", str(updates // 2)]
 
 
 def trained(commands):
@@ -135,7 +141,8 @@ def trained(commands):
 def tuned(folder, head, sets):
     """The command that fine-tunes for a head."""
     start = ["--init-from", str(folder / "masked"), "--run", str(folder / head)]
-    return [*TUNED, *FLAGS[head], *sets[head], *start, "--training.metric", HEADS[head][1]]
+    length = lasting(UPDATES[head])
+    return [*TUNED, *length, *FLAGS[head], *sets[head], *start, "--training.metric", HEADS[head][1]]
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +155,7 @@ def runs(sets, tmp_path_factory):
         *(tuned(folder, head, sets) for head in HEADS if head != "labels"),
         [
             *TUNED,
+            *lasting(40),
             *sets["classes"],
             *GATES,
             "--data.tokenizer.vocab-size",
@@ -194,13 +202,14 @@ def test_the_same_command_continues_bit_for_bit(runs):
 
 def check_scores(run, head):
     dev, (test,) = rows_of(run, "dev"), rows_of(run, "test")
-    assert [row["step"] for row in dev] == [20, 40] and np.isfinite(dev[-1]["loss"])
+    last = UPDATES[head]
+    assert [row["step"] for row in dev] == [last // 2, last] and np.isfinite(dev[-1]["loss"])
     scores = HEADS[head][2]
     for row in (*dev, test):
         assert all(-100 <= row[name]["score"] <= 100 and row[name]["signature"] for name in scores)
     assert "budgets" not in test and test[scores[0]]["score"] >= LEARNED.get(head, 0)
     said = (run / "test.txt").read_text(encoding="utf-8").splitlines()
-    assert len(said) == 8
+    assert len(said) == SIZES[head][2]
     return said
 
 

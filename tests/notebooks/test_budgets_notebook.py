@@ -169,16 +169,18 @@ def test_tables_have_a_line_for_each_budget(ledger):
         name.title: [[cell.strip() for cell in line.split("|")[1:-1]] for line in name.lines(rows)]
         for name in budgets.sweep.tables
     }
-    heads = {title: lines[0] for title, lines in found.items()}
+    heads = {title: lines[0] for title, lines in found.items() if lines}
     gated = {title: [line for line in lines if line[0] == "gated"] for title, lines in found.items()}
-    quality, differences, gates, fallen = gated.values()
-    assert len(quality) == len(differences) == len(gates) == 4 and len(fallen) == 1
+    quality, use, differences, reduced, tricks, gates, fallen = gated.values()
+    assert len(quality) == len(use) == len(differences) == len(gates) == 4 and len(fallen) == 1
+    assert not reduced and not tricks
     full = dict(zip(heads["Differences, of each seed"], differences[0]))
     assert float(full["encoder_budget"]) == float(full["decoder_budget"]) == 1
     assert float(full["BLEU over the full budget"]) == 0
     for line in gates:
-        cells = dict(zip(heads["Tokens that the gates of each layer let through"], line))
-        assert 0 <= float(cells["encoder 1, %"]) <= 100 and cells["encoder 2, %"] == "-"
+        cells = dict(zip(heads["Percentage of tokens that gates let through"], line))
+        for kind in ("attention", "keys", "feed-forward"):
+            assert 0 <= float(cells[f"encoder 1, {kind}"]) <= 100 and cells[f"encoder 2, {kind}"] == "-"
         assert 0 <= float(cells["decoder gates by token"]) <= 6
 
 
