@@ -15,6 +15,7 @@ import tyro
 
 from experiments.report import table as markdown
 from flaxnmt.commands import guarded, parsed, quiet
+from flaxnmt.data.discourse import MAX_DISTANCE, PHENOMENA
 from flaxnmt.errors import RunError
 from flaxnmt.ledger import Ledger, tidy
 
@@ -36,9 +37,25 @@ def distances(group: range, kind: str = "true") -> Callable[[Row], float]:
 
 
 CONTRASTIVE: dict[str, Value] = {
-    **{name: f"contrastive.true.{name}" for name in ("pronoun", "noun", "address")},
+    **{name: f"contrastive.true.{name}" for name in PHENOMENA},
     **{f"distance {name}": distances(group) for name, group in FAR},
     **{f"all, {kind} context": f"contrastive.{kind}.all" for kind in ("true", "none", "random", "shuffled")},
+}
+
+
+def at_distance(phenomenon: str, group: range, of: Callable = statistics.mean) -> Callable[[Row], float]:
+    """Contrastive accuracy on a phenomenon, mean over distances, or the least with `min`."""
+    place = f"contrastive.true.by_phenomenon_and_distance.{phenomenon}"
+    return lambda row: of(row[f"{place}.{distance}"] for distance in group)
+
+
+BY_DISTANCE: dict[str, Value] = {
+    f"{name}, {title}": at_distance(name, group, of)
+    for name in PHENOMENA
+    for title, group, of in (
+        *((title, group, statistics.mean) for title, group in FAR),
+        (f"least of 1 to {MAX_DISTANCE}", range(1, MAX_DISTANCE + 1), min),
+    )
 }
 CONTROLS: dict[str, Value] = {
     f"{metric}, {kind}": f"scores.{kind}.{metric[0]}_bleu"

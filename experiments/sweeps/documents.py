@@ -9,7 +9,7 @@ phenomenon and distance, s-BLEU and d-BLEU, each with true, no, another document
 from pathlib import Path
 
 from experiments.documents import measure as measure_run
-from experiments.tables import CONTRASTIVE, CONTROLS, TIME, Table
+from experiments.tables import BY_DISTANCE, CONTRASTIVE, CONTROLS, TIME, Table
 from experiments.trial import Sweep, Trial
 from flaxnmt.data.concatenation import BREAK
 
@@ -71,6 +71,8 @@ sweep = Sweep(
     measure,
     (
         Table("Contrastive accuracy", ("name",), CONTRASTIVE),
+        Table("Phenomena by distance", ("name",), BY_DISTANCE),
+        Table("Phenomena by distance, of each seed", ("name", "seed"), BY_DISTANCE),
         Table("Context controls", ("name",), CONTROLS),
         Table("Time", ("name",), TIME),
     ),
