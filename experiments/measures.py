@@ -262,8 +262,8 @@ SAME_WORK = 1.02
 def _of_like_work(own: dict, others: list[dict], target: Sequence[str], samples: int) -> dict:
     """Against a baseline at the same budget; where it has another set of budgets, or none, at one of as much work.
 
-    That is the one whose sides do most nearly the work of the run's, of those that do not do more in all. What is
-    nearest of those that do more says how much hangs on that.
+    That is the one whose sides do most nearly the work of the run's, of those that do not do more in all, or of all where
+    every one does more. What is nearest of those that do more says how much hangs on that.
 
     Returns:
       `_differences`, {"flops", "encoder_budget", "decoder_budget": of the baseline}, and "dearer", the same of one that

@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -32,6 +33,7 @@ from experiments import sweeps
 from experiments.data import DATA, with_data
 from experiments.jobs import apart, claim, run_jobs
 from experiments.measures import BASELINE, TRANSLATIONS
+from experiments.tables import RESULTS
 from experiments.trial import Sweep, Trial
 from flaxnmt.commands import guarded, parsed, quiet
 from flaxnmt.config_io import nearest
@@ -40,8 +42,6 @@ from flaxnmt.ledger import Ledger, link_ledger
 from flaxnmt.training.preemption import PREEMPTED, leaving_at_once
 
 log = logging.getLogger("experiments.sweep")
-
-RESULTS = Path(__file__).parent / "results"
 
 PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
 """Where trials find what others have compiled: most of evaluation and decoding."""
@@ -94,6 +94,8 @@ def load(name: str) -> Sweep:
 def run(argv: list[str]) -> int:
     """Runs what is left of a sweep; its exit code."""
     name, arguments = parse(argv)
+    if arguments.jobs < 1:
+        raise ConfigError(f"--jobs {arguments.jobs}: give 1 or more")
     quiet()
     sweep, ledger = load(name), Ledger(arguments.results / f"{name}.jsonl")
     if arguments.data is not None:
@@ -181,16 +183,7 @@ def _log(directory: Path) -> Path:
 
 def _left(sweep: Sweep, ledger: Ledger, arguments: Arguments, say: bool = True) -> list[Trial]:
     """Trials that were asked for and have no row, and those from which they start, where their run is not there."""
-    trials = sweep.all(ledger.rows())
-    chosen = [
-        trial for trial in trials if any(fnmatch.fnmatch(trial.name, pattern) for pattern in arguments.only)
-    ]
-    if arguments.seeds is not None:
-        chosen = [trial for trial in chosen if trial.seed in arguments.seeds]
-    if not chosen:
-        known = ", ".join(dict.fromkeys(trial.name for trial in trials))
-        wanted = " or ".join(map(repr, arguments.only))
-        raise ConfigError(f"no trial of {ledger.path.stem} matches {wanted}; there are {known}")
+    chosen = matching(ledger.path.stem, sweep.all(ledger.rows()), arguments.only, arguments.seeds)
     finished = ledger.keys()
     left = [trial for trial in chosen if trial.key not in finished]
     if say:
@@ -200,6 +193,27 @@ def _left(sweep: Sweep, ledger: Ledger, arguments: Arguments, say: bool = True) 
         for trial in chosen:
             log.info("%s %s", "todo    " if trial in left else "finished", trial.directory)
     return with_starts(left, finished, arguments.runs)
+
+
+def matching(
+    sweep: str, trials: Sequence[Trial], only: Sequence[str], seeds: Sequence[int] | None
+) -> list[Trial]:
+    """Those of the trials of a sweep whose name matches one of these patterns, of these seeds, or of all.
+
+    Raises:
+      ConfigError: if there are none, with the names and the seeds that there are.
+    """
+    named = [trial for trial in trials if any(fnmatch.fnmatch(trial.name, pattern) for pattern in only)]
+    if not named:
+        known = ", ".join(dict.fromkeys(trial.name for trial in trials))
+        wanted = " or ".join(map(repr, only))
+        raise ConfigError(f"no trial of {sweep} matches {wanted}; there are {known}")
+    found = [trial for trial in named if seeds is None or trial.seed in seeds]
+    if not found:
+        known = ", ".join(map(str, sorted({trial.seed for trial in named})))
+        wanted = " or ".join(map(str, seeds or ()))
+        raise ConfigError(f"these trials of {sweep} have no seed {wanted}; there are {known}")
+    return found
 
 
 def with_starts(trials: list[Trial], finished: set[str], runs: Path) -> list[Trial]:

@@ -31,9 +31,11 @@ Value = str | Callable[[Row], float | None]
 FAR = ("1-4", range(1, 5)), ("5-8", range(5, 9)), ("9-12", range(9, 13))
 
 
-def distances(group: range, kind: str = "true") -> Callable[[Row], float]:
-    """Contrastive accuracy, mean over distances."""
-    return lambda row: statistics.mean(row[f"contrastive.{kind}.by_distance.{d}"] for d in group)
+def distances(
+    group: range, place: str = "by_distance", of: Callable = statistics.mean
+) -> Callable[[Row], float]:
+    """Contrastive accuracy, mean over distances, or the least with `min`."""
+    return lambda row: of(row[f"contrastive.true.{place}.{d}"] for d in group)
 
 
 CONTRASTIVE: dict[str, Value] = {
@@ -41,21 +43,17 @@ CONTRASTIVE: dict[str, Value] = {
     **{f"distance {name}": distances(group) for name, group in FAR},
     **{f"all, {kind} context": f"contrastive.{kind}.all" for kind in ("true", "none", "random", "shuffled")},
 }
-
-
-def at_distance(phenomenon: str, group: range, of: Callable = statistics.mean) -> Callable[[Row], float]:
-    """Contrastive accuracy on a phenomenon, mean over distances, or the least with `min`."""
-    place = f"contrastive.true.by_phenomenon_and_distance.{phenomenon}"
-    return lambda row: of(row[f"{place}.{distance}"] for distance in group)
-
-
+ALL_DISTANCES = range(1, MAX_DISTANCE + 1)
 BY_DISTANCE: dict[str, Value] = {
-    f"{name}, {title}": at_distance(name, group, of)
-    for name in PHENOMENA
-    for title, group, of in (
-        *((title, group, statistics.mean) for title, group in FAR),
-        (f"least of 1 to {MAX_DISTANCE}", range(1, MAX_DISTANCE + 1), min),
-    )
+    **{
+        f"{name}, {title}": distances(group, f"by_phenomenon_and_distance.{name}", of)
+        for name in PHENOMENA
+        for title, group, of in (
+            *((title, group, statistics.mean) for title, group in FAR),
+            (f"least of 1 to {MAX_DISTANCE}", ALL_DISTANCES, min),
+        )
+    },
+    "all, least": distances(ALL_DISTANCES, of=min),
 }
 CONTROLS: dict[str, Value] = {
     f"{metric}, {kind}": f"scores.{kind}.{metric[0]}_bleu"

@@ -16,7 +16,7 @@ from flaxnmt.attention.selection import Selection
 from flaxnmt.attention.tree import level_sizes
 from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import TokenArray
-from flaxnmt.errors import ConfigError
+from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.gates.budget import find_budget
 from flaxnmt.language.attention import attending, of_pair
 from flaxnmt.models.decoder_only import DecoderOnly, one_sequence
@@ -90,11 +90,16 @@ def of_gates(
 
     Raises:
       ConfigError: for a model of documents, one without gates, or a budget that it was not trained for.
+      DataError: for no lines, or not as many translations.
     """
     model, vocabularies = translator.model, translator.vocabularies
     if model.config.is_document:
         raise ConfigError("this is a model of documents: the use of gates is counted over lines")
     place = find_budget(model.config.budgets, budget)
+    if not sources or len(sources) != len(targets):
+        raise DataError(
+            f"{len(sources)} lines and {len(targets)} translations: gates are counted over pairs of them"
+        )
     ids = []
     for tokenizer, lines in ((vocabularies.source, sources), (vocabularies.target, targets)):
         tokens = TokenArray.from_lists(tokenizer.encode(list(lines)))
@@ -220,9 +225,9 @@ def draw_selection(attention: dict[str, Any], sentence: int, layer: int = -1, he
     """
     from matplotlib import pyplot as plt
 
-    selected = attention["layers"][layer]["attention"]
+    selected = attention["layers"][layer].get("attention", {})
     if "index" not in selected:
-        raise ValueError(f"layer {layer} attends to all words it sees: it selects no sentences to draw")
+        raise ValueError(f"layer {layer} selects no sentences: there is nothing to draw")
     words, count = attention["sentences"][sentence], len(attention["sentences"])
     heads = range(len(selected["index"])) if head is None else [head]
     index, relevance, valid = (
@@ -278,7 +283,7 @@ def draw_path(attention: dict[str, Any], sentence: int, word: int, layer: int = 
     """
     from matplotlib import pyplot as plt
 
-    found = attention["layers"][layer]["attention"]
+    found = attention["layers"][layer].get("attention", {})
     if "tree_kept" not in found:
         raise ValueError(f"layer {layer} searches no tree: it has no path to draw")
     sizes = level_sizes(len(attention["sentences"]))[::-1]

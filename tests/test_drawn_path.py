@@ -101,7 +101,11 @@ def test_the_picture_shows_what_is_kept(attention, head):
     pyplot.close(figure)
 
 
-def test_a_layer_without_a_tree_has_no_path(attention):
-    plain = {**attention, "layers": [{"attention": {"weights": np.zeros((1, 1, 1, 1))}}]}
+@pytest.mark.parametrize("layer", [{"attention": {"weights": np.zeros((1, 1, 1, 1))}}, {}])
+def test_a_layer_without_a_tree_has_no_path(attention, layer):
+    """One that attends otherwise, and one that does not attend at all."""
+    plain = {**attention, "layers": [layer]}
     with pytest.raises(ValueError, match="layer -1 searches no tree"):
         looking.draw_path(plain, 0, 0)
+    with pytest.raises(ValueError, match="layer -1 selects no sentences"):
+        looking.draw_selection(plain, 0)

@@ -150,7 +150,7 @@ def test_the_picture_shows_the_selected_sentences(selected, head, panels):
     pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
     assert (np.ptp(pixels, axis=-1) > 40).mean() > 0.02
     pyplot.close(figure)
-    with pytest.raises(ValueError, match="layer 0 attends to all words it sees"):
+    with pytest.raises(ValueError, match="layer 0 selects no sentences"):
         looking.draw_selection(selected, sentence=0, layer=0)
 
 

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import tyro
 
+from experiments.tables import RESULTS
 from flaxnmt.commands import MISTAKE, guarded, parsed
 from flaxnmt.errors import RunError
 from tpu.slices import GIB
-
-RESULTS = Path(__file__).parents[1] / "experiments/results"
 
 BF16 = "--model.compute-dtype bfloat16"
 DOCUMENTS = (

@@ -1,13 +1,13 @@
 """A sweep on TPU slices: one job for each of its trials, and each call does what is next for every one of them."""
 
 import dataclasses
-import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.data import PLACE
 from experiments.report import REPORT
-from experiments.sweep import RESULTS
+from experiments.sweep import matching
+from experiments.tables import RESULTS
 from experiments.trial import Sweep, Trial
 from flaxnmt.errors import ConfigError
 from flaxnmt.ledger import Ledger
@@ -75,15 +75,7 @@ def plan(
     ledger = Ledger(RESULTS / f"{name}.jsonl") if ledger is None else ledger
     rows, finished = ledger.rows(), ledger.keys()
     trials = {trial.directory: trial for trial in sweep.all(rows)}
-    chosen = [
-        trial
-        for trial in trials.values()
-        if any(fnmatch.fnmatch(trial.name, pattern) for pattern in only)
-        and (seeds is None or trial.seed in seeds)
-    ]
-    if not chosen:
-        known = ", ".join(dict.fromkeys(trial.name for trial in trials.values()))
-        raise ConfigError(f"no trial of {name} matches {' or '.join(map(repr, only))}; there are {known}")
+    chosen = matching(name, list(trials.values()), only, seeds)
     wanted: set[str] = set()
     for trial in chosen:
         one: Trial | None = trial if trial.key not in finished else None

@@ -21,12 +21,12 @@ import tyro
 
 from experiments import host
 from experiments.benchmarks.peers.sizes import EOS, Size
+from experiments.tables import RESULTS
 from flaxnmt.commands import guarded
 from flaxnmt.errors import ConfigError, RunError
 from flaxnmt.runtime import keep_freed_memory
 
 PEERS = Path(__file__).parent / "peers"
-RESULTS = Path(__file__).parents[1] / "results"
 PEERS_PYTHON = Path(".venv-peers/bin/python")
 NOTICED = 5.0
 """Seconds of a round from which on something is said of it."""

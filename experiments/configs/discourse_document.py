@@ -6,8 +6,8 @@ and forms of address, which their paragraph decides, are told apart in nine of t
 by flags: --model.document.layers sentence hierarchical, ... context, ... document.
 
 Command: python -m experiments.train discourse_document --run runs/demo-documents --init-from runs/demo
-Hardware and time: 2 CPU cores, four to five minutes.
-Expected: contrastive accuracy of about 94%, pronouns and nouns before forms of address, and 50% without context
+Hardware and time: 2 CPU cores, three to five minutes.
+Expected: contrastive accuracy of 93 to 98%, pronouns and nouns before forms of address, and 50% without context
 (python -m experiments.documents RUN).
 """
 

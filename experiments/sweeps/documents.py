@@ -71,6 +71,7 @@ sweep = Sweep(
     measure,
     (
         Table("Contrastive accuracy", ("name",), CONTRASTIVE),
+        Table("Contrastive accuracy, of each seed", ("name", "seed"), CONTRASTIVE),
         Table("Phenomena by distance", ("name",), BY_DISTANCE),
         Table("Phenomena by distance, of each seed", ("name", "seed"), BY_DISTANCE),
         Table("Context controls", ("name",), CONTROLS),

@@ -6,8 +6,6 @@ from types import ModuleType
 from flaxnmt.errors import ConfigError, DataError
 
 METRICS = ("accuracy", "f1", "matthews")
-OF_TASK = {"sst2": "accuracy", "cola": "matthews", "mnli": "accuracy"}
-"""The metric of each task of GLUE (Wang et al. 2019, table 1)."""
 
 
 def classification_scores(

@@ -11,7 +11,7 @@ from experiments.benchmarks import budgets as benchmark
 from experiments.measures import BASELINE, TRANSLATIONS, of_budgets
 from flaxnmt import open_run
 from flaxnmt.cli import main
-from flaxnmt.errors import ConfigError
+from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.models.flops import side_flops
 from flaxnmt.run_directory import write_json
 
@@ -87,6 +87,9 @@ def test_every_gate_says_how_much_it_lets_through(run):
     assert all(0 <= row["on"] <= 1 and 0 <= row["mixed"] <= 1 for row in rows)
     shut = {row["stack"] for row in rows if row["on"] < 1}
     assert shut == {"encoder", "decoder"}
+    for some in ([], outputs[:-1]):
+        with pytest.raises(DataError, match="lines and .* translations"):
+            run.gates(lines if some else [], some)
 
 
 @pytest.mark.slow

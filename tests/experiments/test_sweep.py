@@ -169,6 +169,10 @@ def test_what_is_not_there_is_named(command):
     assert command(trial("one"), options="--only two")[1][-1] == (
         "error: no trial of tiny matches 'two'; there are one"
     )
+    assert command(trial("one"), options="--seeds 8 9")[1][-1] == (
+        f"error: these trials of tiny have no seed 8 or 9; there are {trial('one').seed}"
+    )
+    assert command(trial("one"), options="--jobs 0")[1][-1] == "error: --jobs 0: give 1 or more"
 
 
 def test_sweeps_are_listed_and_found(capsys, tmp_path):

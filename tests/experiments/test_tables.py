@@ -85,8 +85,9 @@ def test_distances_are_in_groups():
 def test_a_phenomenon_has_its_distances_and_the_least_of_them():
     place = "contrastive.true.by_phenomenon_and_distance.noun"
     row = {f"{place}.{d}": 100.0 if d <= 4 else 50.0 + d for d in range(1, 13)}
+    row |= {f"contrastive.true.by_distance.{d}": 60.0 + d % 3 for d in range(1, 13)}
     (_, _, line) = Table("t", ("name",), BY_DISTANCE).lines([row | {"name": "x", "seed": 1}])
-    assert line == f"| x | 1 |{4 * ' - |'} 100.0 | 56.5 | 60.5 | 55.0 |{4 * ' - |'}"
+    assert line == f"| x | 1 |{4 * ' - |'} 100.0 | 56.5 | 60.5 | 55.0 |{4 * ' - |'} 60.0 |"
 
 
 def test_a_sweep_without_rows_is_one_line(shown):
