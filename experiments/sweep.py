@@ -43,7 +43,7 @@ from flaxnmt.training.preemption import PREEMPTED, leaving_at_once
 
 log = logging.getLogger("experiments.sweep")
 
-PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
+COMPILATION_CACHE = "JAX_COMPILATION_CACHE_DIR"
 """Where trials find what others have compiled: most of evaluation and decoding."""
 
 WAIT = 5.0
@@ -104,7 +104,7 @@ def run(argv: list[str]) -> int:
     if arguments.dry_run:
         return 0
     check(left, sweep, ledger)
-    os.environ.setdefault(PROGRAMS, str(arguments.runs.resolve() / "programs"))
+    os.environ.setdefault(COMPILATION_CACHE, str(arguments.runs.resolve() / "programs"))
     if left and arguments.jobs > 1:
         again = ("-m", "experiments.sweep", *argv, "--jobs", "1", "--log-files")
         return run_jobs(again, min(arguments.jobs, len(left)))

@@ -126,7 +126,7 @@ COLUMNS = {
     "seconds of decoding": "decoding_seconds",
 }
 
-FURTHEST = {
+BEYOND_BUDGET = {
     f"{side}, points": lambda row, side=side: 100 * (row[f"{side}_use"] - row[f"{side}_budget"])
     for side in ("encoder", "decoder")
 }
@@ -200,7 +200,7 @@ sweep = Sweep(
     measure,
     (
         Table("Quality by budget", LEVEL, COLUMNS),
-        Table("Use beyond the budget, of each seed", (*LEVEL, "seed"), FURTHEST, {"model": WITH_GATES}),
+        Table("Use beyond the budget, of each seed", (*LEVEL, "seed"), BEYOND_BUDGET, {"model": WITH_GATES}),
         Table("Differences, of each seed", (*LEVEL, "seed"), DIFFERENCES, {"model": tuple(GATED)}),
         Table(
             "Reduced models over the gated one, of each seed",
