@@ -1,7 +1,7 @@
 """Which context models resolve what a sentence alone does not say: the embedded corpus, three seeds.
 
 Every model of documents starts from the sentence model of its seed and is trained for as many updates, with batches of
-one size; but the one with a tree starts from the one without, whose parameters it has, and has so twice as many updates:
+one size; but those with a tree start from the one without, whose parameters they have, and have so twice as many updates:
 to learn at once what is relevant and how a tree leads there takes it many times longer. Measured: contrastive accuracy by
 phenomenon and distance, s-BLEU and d-BLEU, each with true, no, another document's and shuffled context.
 """
@@ -18,6 +18,10 @@ SEEDS = (1, 2, 3)
 KINDS = {
     "conditional": ("--model.document.layers", "sentence", "conditional"),
     "hierarchical": ("--model.document.layers", "sentence", "hierarchical"),
+    "hierarchical-multi-dimensional": (
+        *("--model.document.layers", "sentence", "hierarchical"),
+        *("--model.document.merge", "multi_dimensional"),
+    ),
     "context": ("--model.document.layers", "sentence", "context", "--model.document.decoder-context"),
     "heads": ("--model.document.layers", "sentence", "heads"),
     "whole document": ("--model.document.layers", "sentence", "document"),
@@ -37,7 +41,7 @@ UPDATES = ("--max-steps", "4000", "--optimizer.schedule", "cosine")
 FEWER = ("--max-steps", "2500", "--optimizer.schedule", "cosine")
 """Of sweeps that compare choices of one model."""
 
-START = {"hierarchical": "conditional"}
+START = {"hierarchical": "conditional", "hierarchical-multi-dimensional": "conditional"}
 
 
 def _trials(seed: int) -> list[Trial]:
