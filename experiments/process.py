@@ -129,8 +129,9 @@ def prepare_and_train(
                 if initial is not None:
                     state = initial_params(state, initial, shardings)
             step = CompiledStep(
-                TrainStep(minimised, optimizer, schedule, training.seed, training.ema),
+                TrainStep(minimised, optimizer, schedule, training.ema),
                 shardings,
+                training.seed,
                 training.accumulate,
             )
             evaluator = task.evaluator(objective, state.params, mesh)

@@ -129,9 +129,9 @@ def train_step(config: Config, mesh: Mesh, shape: Shape) -> Work:
         name: jax.ShapeDtypeStruct(size, jnp.int32, sharding=by_rows)
         for name, size in batch_shapes(config.model, *shape).items()
     }
-    step = TrainStep(objective, optimizer, schedule, training.seed, training.ema)
+    step = TrainStep(objective, optimizer, schedule, training.ema)
     with use_mesh(mesh, rules):
-        called = CompiledStep(step, shardings, training.accumulate).calls(state, batch)
+        called = CompiledStep(step, shardings, training.seed, training.accumulate).calls(state, batch)
     rest = bytes_of((state.opt_state, state.ema, state.bad))
     calls = [
         Call(function, arguments, times, 0 if arguments[0] is state else rest)

@@ -124,8 +124,8 @@ def run_ours(size: Size, batches: Sequence[np.ndarray], options: Options) -> Cal
         init = partial(model.init, tokens=jnp.ones((1, 8), jnp.int32))
         _, shardings = state_shardings(init, optimizer, False, mesh)
         state = init_state(init, optimizer, False, shardings, seed=1)
-    step = TrainStep(make_objective(model, TrainingConfig()), optimizer, schedule, seed=1)
-    update = CompiledStep(step, shardings)
+    step = TrainStep(make_objective(model, TrainingConfig()), optimizer, schedule)
+    update = CompiledStep(step, shardings, seed=1)
     counts = [int((tokens != PAD).sum()) for tokens in batches]
 
     def train(index: int) -> float:

@@ -82,7 +82,7 @@ def make_training(size: Size, batches: Sequence[dict]) -> Training:
         _, shardings = state_shardings(init, optimizer, False, mesh)
         state = init_state(init, optimizer, False, shardings, seed=1)
     objective = translation_objective(model, LABEL_SMOOTHING, TrainingConfig().loss_chunk)
-    update = CompiledStep(TrainStep(objective, optimizer, schedule, seed=1), shardings)
+    update = CompiledStep(TrainStep(objective, optimizer, schedule), shardings, seed=1)
 
     def step(index: int) -> float:
         nonlocal state

@@ -24,7 +24,6 @@ KINDS = {
     ),
     "context": ("--model.document.layers", "sentence", "context", "--model.document.decoder-context"),
     "heads": ("--model.document.layers", "sentence", "heads"),
-    "whole document": ("--model.document.layers", "sentence", "document"),
 }
 
 BREAK_KNOWN = ("--data.tokenizer.symbols", BREAK)
@@ -51,7 +50,7 @@ def _trials(seed: int) -> list[Trial]:
     ]
     trials += [
         Trial(
-            name.replace(" ", "-"),
+            name,
             "discourse_document",
             (*CORPUS, *flags, *UPDATES),
             seed,

@@ -11,6 +11,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from flaxnmt.sharding import compiler_options
@@ -35,19 +36,19 @@ class TrainStep:
       objective: what is minimised.
       optimizer: applied to the gradient of the mean loss.
       schedule: learning rate by update, for the metrics.
-      seed: of dropout and everything else that is drawn.
       ema: decay of the moving average, or None.
     """
 
     objective: Objective
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
-    seed: int
     ema: float | None = None
 
-    def gradients(self, params: Params, batch: PyTree, index: Array, update: Array) -> tuple[PyTree, Sums]:
+    def gradients(
+        self, params: Params, batch: PyTree, seed: Array, index: Array, update: Array
+    ) -> tuple[PyTree, Sums]:
         """Gradient of the summed loss and the sums of one batch; `index` counts batches, for the key."""
-        key = jax.random.fold_in(jax.random.key(self.seed), index)
+        key = jax.random.fold_in(jax.random.key(seed), index)
 
         def loss(params):
             sums = self.objective(params, batch, key, update)
@@ -76,9 +77,9 @@ class TrainStep:
         }
         return TrainState(state.step + 1, params, opt_state, ema, bad), metrics
 
-    def whole(self, state: TrainState, batch: PyTree) -> tuple[TrainState, Metrics]:
+    def whole(self, state: TrainState, batch: PyTree, seed: Array) -> tuple[TrainState, Metrics]:
         """An update from a single batch."""
-        return self.update(state, *self.gradients(state.params, batch, state.step, state.step))
+        return self.update(state, *self.gradients(state.params, batch, seed, state.step, state.step))
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,13 @@ class CompiledStep:
     Attributes:
       step: the pure functions.
       shardings: of the state.
+      seed: of dropout and everything else that is drawn; an argument of the programs, which all seeds share.
       accumulate: batches an update.
     """
 
     step: TrainStep
     shardings: TrainState
+    seed: int
     accumulate: int = 1
 
     def __post_init__(self):
@@ -113,8 +116,8 @@ class CompiledStep:
         For compiling ahead: `state` and `batch` are shapes with shardings, and so are the arguments.
         """
         if self.accumulate == 1:
-            return [(self._whole, (state, batch), 1)]
-        one = state.params, batch, state.step, state.step
+            return [(self._whole, (state, batch, self._seed), 1)]
+        one = state.params, batch, self._seed, state.step, state.step
         # Gradients have the shapes of the parameters and lie as they do.
         gradients, (_, sums) = state.params, jax.eval_shape(self._first, *one)
         return [
@@ -123,16 +126,23 @@ class CompiledStep:
             (self._update, (state, gradients, sums), 1),
         ]
 
-    def _add(self, gradients, sums, params, batch, index, update):
-        more = self.step.gradients(params, batch, index, update)
+    @property
+    def _seed(self) -> np.uint32:
+        # Of NumPy, which every process puts on all devices by itself.
+        return np.uint32(self.seed)
+
+    def _add(self, gradients, sums, params, batch, seed, index, update):
+        more = self.step.gradients(params, batch, seed, index, update)
         return jax.tree.map(jnp.add, (gradients, sums), more)
 
     def __call__(self, state: TrainState, batches: list[PyTree]) -> tuple[TrainState, Metrics]:
         """One update from `accumulate` batches, which may differ in shape."""
         if self.accumulate == 1:
-            return self._whole(state, batches[0])
+            return self._whole(state, batches[0], self._seed)
         index = state.step * self.accumulate
-        gradients, sums = self._first(state.params, batches[0], index, state.step)
+        gradients, sums = self._first(state.params, batches[0], self._seed, index, state.step)
         for offset, batch in enumerate(batches[1:], start=1):
-            gradients, sums = self._next(gradients, sums, state.params, batch, index + offset, state.step)
+            gradients, sums = self._next(
+                gradients, sums, state.params, batch, self._seed, index + offset, state.step
+            )
         return self._update(state, gradients, sums)

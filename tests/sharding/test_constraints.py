@@ -41,12 +41,10 @@ def constraints(jaxpr) -> int:
 def traced(model, loss_chunk=None):
     """The jaxpr of a whole training step."""
     optimizer = optax.adam(1e-3)
-    step = TrainStep(
-        translation_objective(model, 0.1, loss_chunk), optimizer, optax.constant_schedule(1e-3), seed=0
-    )
+    step = TrainStep(translation_objective(model, 0.1, loss_chunk), optimizer, optax.constant_schedule(1e-3))
     state = jax.eval_shape(lambda p: make_state(p, optimizer, ema=False), unbox(parameter_shapes(model)))
     ids = jax.ShapeDtypeStruct((8, 6), jnp.int32)
-    return jax.make_jaxpr(step.whole)(state, {"source": ids, "target": ids}).jaxpr
+    return jax.make_jaxpr(step.whole)(state, {"source": ids, "target": ids}, 0).jaxpr
 
 
 def predicted(encoder_layers, decoder_layers):

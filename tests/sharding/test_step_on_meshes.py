@@ -41,7 +41,7 @@ def train(mesh, chunk=None):
         state = init_state(init, optimizer, True, shardings, seed=1)
         assert jax.tree.map(lambda x: x.sharding, state.params) == shardings.params
         step = CompiledStep(
-            TrainStep(translation_objective(model, 0.1, chunk), optimizer, schedule, 5, EMA), shardings
+            TrainStep(translation_objective(model, 0.1, chunk), optimizer, schedule, EMA), shardings, seed=5
         )
         losses = []
         for i in range(STEPS):

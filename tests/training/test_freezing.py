@@ -50,8 +50,8 @@ def trainer(names, mesh, accumulate=1):
     shapes, shardings = state_shardings(draw, optimizer, True, mesh)
     state = init_state(draw, optimizer, True, shardings, seed=3)
     assert jax.tree.structure(shapes) == jax.tree.structure(state)
-    step = TrainStep(objective, optimizer, optax.constant_schedule(0.1), 3, EMA)
-    return CompiledStep(step, shardings, accumulate), state
+    step = TrainStep(objective, optimizer, optax.constant_schedule(0.1), EMA)
+    return CompiledStep(step, shardings, 3, accumulate), state
 
 
 @pytest.fixture(

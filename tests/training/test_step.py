@@ -31,7 +31,7 @@ def bigrams(params, batch, key, update=0):
     return dict(zip(("loss", "nll", "tokens"), sums))
 
 
-def compiled(optimizer, params=PARAMS, ema=EMA, accumulate=1):
+def compiled(optimizer, params=PARAMS, ema=EMA, accumulate=1, seed=3):
     """A step and a function that makes its first state."""
 
     def start(params=params):
@@ -39,7 +39,7 @@ def compiled(optimizer, params=PARAMS, ema=EMA, accumulate=1):
 
     whole = NamedSharding(make_mesh(1, 1, 1, jax.devices()[:1]), PartitionSpec())
     shardings = jax.tree.map(lambda _: whole, start())
-    return CompiledStep(TrainStep(bigrams, optimizer, schedule, 3, ema), shardings, accumulate), start
+    return CompiledStep(TrainStep(bigrams, optimizer, schedule, ema), shardings, seed, accumulate), start
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +127,8 @@ def test_either_a_loss_or_a_gradient_that_is_not_finite_drops_the_update(functio
     optimizer, params = optax.sgd(RATE), {"w": jnp.float32(0.0)}
     loss, gradient = jax.value_and_grad(lambda p: objective(p, None, None, 0)["loss"])(params)
     assert np.isfinite(loss) != np.isfinite(gradient["w"])
-    step = TrainStep(objective, optimizer, schedule, seed=0)
-    state, metrics = step.whole(make_state(params, optimizer, ema=False), None)
+    step = TrainStep(objective, optimizer, schedule)
+    state, metrics = step.whole(make_state(params, optimizer, ema=False), None, 0)
     assert (state.params["w"], metrics["bad_steps"]) == (0, 1)
 
 
@@ -159,3 +159,14 @@ def test_every_batch_draws_from_its_own_number_however_updates_are_split():
         twos.append(metrics["loss"])
     np.testing.assert_allclose(ones, expected, rtol=1e-5)
     np.testing.assert_allclose(twos, expected.reshape(2, 2).mean(1), rtol=1e-5)
+
+
+def test_seeds_share_their_programs_and_draw_differently():
+    params = PARAMS | {"noise": jnp.float32(2.0)}
+    programs, losses = set(), set()
+    for seed in (3, 4):
+        step, start = compiled(optax.sgd(0.0), params, seed=seed)
+        ((function, arguments, _),) = step.calls(start(), BATCHES[0])
+        programs.add(function.lower(*arguments).as_text())
+        losses.add(float(step(start(), BATCHES[:1])[1]["loss"]))
+    assert len(programs) == 1 and len(losses) == 2
