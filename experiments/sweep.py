@@ -109,7 +109,7 @@ def run(argv: list[str]) -> int:
         again = ("-m", "experiments.sweep", *argv, "--jobs", "1", "--log-files")
         return run_jobs(again, min(arguments.jobs, len(left)))
     while left:
-        for trial in _ready(left):
+        for trial in _ready(left, arguments.runs):
             with claim(arguments.runs / f"{trial.directory}.lock") as mine:
                 # Another command may have finished it meanwhile.
                 if not mine or trial not in _left(sweep, ledger, arguments, say=False):
@@ -126,16 +126,18 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _ready(left: list[Trial]) -> list[Trial]:
-    """Trials that wait for no other."""
+def _ready(left: list[Trial], runs: Path) -> list[Trial]:
+    """Trials that wait for no other, and behind them those that can be trained before they are compared with one."""
     missing = {trial.directory for trial in left}
-    return [trial for trial in left if not {trial.start, trial.baseline} & missing]
+    able = [trial for trial in left if trial.start not in missing]
+    whole = [trial for trial in able if trial.baseline not in missing]
+    return whole + [trial for trial in able if trial not in whole and not has_ended(runs / trial.directory)]
 
 
 def finish(trial: Trial, sweep: Sweep, ledger: Ledger, arguments: Arguments) -> int:
     """Trains and measures a trial and writes its row; its exit code, where it was asked to stop.
 
-    A trial with a row is only trained, for those that start from it.
+    A trial with a row is only trained, for those that start from it, as is one whose baseline has no row yet.
 
     Raises:
       RunError: if its training fails.
@@ -153,6 +155,9 @@ def finish(trial: Trial, sweep: Sweep, ledger: Ledger, arguments: Arguments) -> 
         log.info("%s: trained again, since others start from it", trial.directory)
         return 0
     if trial.baseline is not None:
+        if trial.baseline not in _measured(sweep, ledger):
+            log.info("%s: trained, and measured when %s is", trial.directory, trial.baseline)
+            return 0
         (directory / BASELINE).write_bytes(gzip.decompress(translations(kept, trial.baseline).read_bytes()))
     row = {"key": trial.key, "name": trial.name, "seed": trial.seed, **dict(trial.settings)}
     # Apart, since the next training needs the accelerator for itself.
@@ -175,6 +180,12 @@ def finish(trial: Trial, sweep: Sweep, ledger: Ledger, arguments: Arguments) -> 
 def _kept(ledger: Ledger) -> Path:
     """Where translations that others are compared with are kept."""
     return ledger.path.with_suffix("")
+
+
+def _measured(sweep: Sweep, ledger: Ledger) -> set[str]:
+    """Directories of the trials with a row."""
+    finished = ledger.keys()
+    return {trial.directory for trial in sweep.all(ledger.rows()) if trial.key in finished}
 
 
 def _log(directory: Path) -> Path:
@@ -225,7 +236,7 @@ def with_starts(trials: list[Trial], finished: set[str], runs: Path) -> list[Tri
 
     def add(trial: Trial) -> None:
         start = trial.origin
-        if start is not None and not (start.key in finished and _has_ended(runs / start.directory)):
+        if start is not None and not (start.key in finished and has_ended(runs / start.directory)):
             add(start)
         found.setdefault(trial.key, trial)
 
@@ -234,7 +245,7 @@ def with_starts(trials: list[Trial], finished: set[str], runs: Path) -> list[Tri
     return list(found.values())
 
 
-def _has_ended(directory: Path) -> bool:
+def has_ended(directory: Path) -> bool:
     """Whether the training of this run directory came to its end."""
     from flaxnmt.training.metrics import read_metrics
 
@@ -253,17 +264,13 @@ def check(left: list[Trial], sweep: Sweep, ledger: Ledger) -> None:
       ConfigError: for corpora that are not there.
       RunError: for translations to compare with that are gone, or are those of a trial that has changed.
     """
-    finished = ledger.keys()
-    known = {
-        trial.directory
-        for trial in sweep.all(ledger.rows())
-        if trial.key in finished and translations(_kept(ledger), trial.directory).exists()
-    }
+    kept = _kept(ledger)
+    known = {directory for directory in _measured(sweep, ledger) if translations(kept, directory).exists()}
     for trial in left:
         with_data(trial.options)
         if trial.baseline is not None and trial.baseline not in known:
             raise RunError(
-                f"{trial.directory} needs {trial.baseline}, which is not in {_kept(ledger)} and is not run before it: "
+                f"{trial.directory} needs {trial.baseline}, which is not in {kept} and is not run before it: "
                 f"leave --only out, or take its row out of {ledger.path}"
             )
         known.add(trial.directory)

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from experiments import configs, sweep
 from experiments import trial as trial_module
 from experiments.arguments import parse
 from experiments.data import with_data
+from experiments.jobs import claim
 from experiments.measures import BASELINE, TRANSLATIONS
-from experiments.sweep import with_starts
+from experiments.sweep import has_ended, with_starts
 from experiments.trial import Sweep, Trial
 from flaxnmt import config_io, open_sweep
 from flaxnmt.checks import check_limits, check_model, check_ranges, check_used
@@ -109,6 +111,26 @@ def test_translations_of_a_baseline_outlive_its_run_and_trials_follow_from_rows(
     assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["first-seed1.json.gz"]
     code, said, rows = command(baseline, following=following, runs="elsewhere")
     assert code == 0 and [row["name"] for row in rows] == ["first", "second"], said
+
+
+@pytest.mark.slow
+def test_a_trial_trains_while_another_command_holds_the_one_it_is_compared_with(command, tmp_path):
+    runs = tmp_path / "runs"
+    held = ExitStack()
+    assert held.enter_context(claim(runs / "first-seed1.lock"))
+
+    def release():
+        deadline = time.monotonic() + 120
+        while not has_ended(runs / "second-seed1") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        held.close()
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    code, said, rows = command(trial("first"), trial("second", against="first"))
+    releasing.join()
+    assert code == 0 and [row["name"] for row in rows] == ["first", "second"], said
+    assert "second-seed1: trained, and measured when first-seed1 is" in said
 
 
 def stop_when(moment) -> threading.Thread:
