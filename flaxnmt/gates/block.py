@@ -31,6 +31,10 @@ from flaxnmt.layers.dropout import Dropout, hash_normal
 from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.typing import Array, Bool, Count, Float
 
+OUTPUT_SCALE = 0.5
+"""Of output norms at the beginning: about what a sub-layer adds where it has none. At 1, what gated blocks add covers the
+words for hundreds of updates: the same model learns half as fast."""
+
 
 @struct.dataclass
 class Gate:
@@ -120,7 +124,7 @@ class GatedBlock(nn.Module):
     def setup(self):
         gates = len(self.sublayers)
         self.input_norms = [layer_norm(self.dtype) for _ in self.sublayers]
-        self.output_norms = [layer_norm(self.dtype) for _ in self.sublayers]
+        self.output_norms = [layer_norm(self.dtype, scale=OUTPUT_SCALE) for _ in self.sublayers]
         self.control = ControlNetwork(self.d_model, self.hidden, gates, self.dtype)
         if self.gates_keys:
             self.key_control = ControlNetwork(self.d_model, self.hidden, gates, self.dtype)

@@ -15,14 +15,13 @@ from flaxnmt.typing import Array, Count, Float, Int
 Norm = Literal["pre", "post", "none"]
 
 
-def layer_norm(dtype: Any, name: str | None = None) -> nn.LayerNorm:
-    """Layer normalisation (Ba et al. 2016) with logically partitioned scale and bias."""
+def layer_norm(dtype: Any, scale: float = 1.0) -> nn.LayerNorm:
+    """Layer normalisation (Ba et al. 2016) with logically partitioned scale, which begins as this, and bias."""
     return nn.LayerNorm(
         epsilon=1e-6,
         dtype=dtype,
-        scale_init=partitioned(nn.initializers.ones, "activation"),
+        scale_init=partitioned(nn.initializers.constant(scale), "activation"),
         bias_init=partitioned(nn.initializers.zeros, "activation"),
-        name=name,
     )
 
 
