@@ -144,14 +144,13 @@ class GatedBlock(nn.Module):
         """In (0, 1) in training, else 0 or 1; 0 at padding."""
         logits = control(x)
         if context.deterministic:
-            gate = hard_gate(logits).astype(jnp.float32)
-        elif context.gate_noise is None:
-            gate = soft_gate(logits)
+            counted = gate = hard_gate(logits).astype(jnp.float32)
         else:
-            noise = hash_normal(self.make_rng("dropout"), logits.shape)
+            noise = None
+            if context.gate_noise is not None:
+                noise = hash_normal(self.make_rng("dropout"), logits.shape)
             gate = soft_gate(logits, noise, context.gate_noise)
-        counts_decisions = context.count_decisions and not context.deterministic
-        counted = decided(logits, gate) if counts_decisions else gate
+            counted = jnp.where(context.count_decisions, decided(logits, gate), gate)
         if mask is None:
             return Gate(gate, counted)
         return Gate(*(jnp.where(mask[..., None], values, 0) for values in (gate, counted)))

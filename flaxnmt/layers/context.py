@@ -66,10 +66,10 @@ class Context:
     active: Bool[Array, "*B R"] | None = None
     key_gate: Float[Array, "*B L"] | None = None
     gate_noise: Float[Array, ""] | None = None
+    count_decisions: Bool[Array, ""] | bool = False
     causal: bool = struct.field(pytree_node=False, default=False)
     consecutive: bool = struct.field(pytree_node=False, default=False)
     span: int | None = struct.field(pytree_node=False, default=None)
-    count_decisions: bool = struct.field(pytree_node=False, default=False)
     deterministic: bool = struct.field(pytree_node=False, default=True)
     skip: bool = struct.field(pytree_node=False, default=False)
     capture: bool = struct.field(pytree_node=False, default=False)

@@ -54,12 +54,16 @@ class BudgetLoss:
         """Scale of the noise on gates after this many updates."""
         return noise_scale(step, self.config.noise_start, self.config.noise_end, self.config.noise_steps or 1)
 
+    def counts_decisions(self, step: Int[Array, ""]) -> Bool[Array, ""] | bool:
+        """Whether this update counts decisions of gates, and not their values."""
+        return step % 2 == 0 if self.config.count == "both" else self.config.count == "decided"
+
     def options(self, key, rows: int, update: Int[Array, ""]) -> tuple[Int[Array, " B"] | None, dict]:
         """(the budget of each example, arguments of every forward pass); without a key nothing is drawn."""
         common = {"deterministic": key is None}
         if key is None or not self.model.config.budgets:
             return None, common
-        gates = {"gate_noise": self.noise(update), "count_decisions": self.config.count == "decided"}
+        gates = {"gate_noise": self.noise(update), "count_decisions": self.counts_decisions(update)}
         return self.draw(jax.random.fold_in(key, 1), rows), common | gates
 
     def sums(self, budget: Int[Array, " B"], *reports: Aux) -> Sums:
