@@ -9,8 +9,8 @@ share of the full computation that was used, and how much each gate lets through
 every budget of the model with gates is compared with the plain Transformer, and with its own full budget; every smaller
 model with the gated one at a budget of no more work; and every version of the gated one with it, at the same budget on
 both sides. Computation is that on the reference, so that a model that writes less does not count as cheaper. How far
-the development BLEU of the full budget falls from its best, at six points of a training that is short, and of one three
-times as long, says what of that is seen here of runs that deteriorate. The corpus lies in multi30k_en_de of the
+the development BLEU of the full budget falls from its best, at six points of a training that is short, and of one
+twice as long, says what of that is seen here of runs that deteriorate. The corpus lies in multi30k_en_de of the
 directory that --data or FLAXNMT_DATA names.
 
 The size is one that two cores bear: the public recipe's layers with 4000 pieces, batches of 4096 tokens, 3000 updates
@@ -51,7 +51,7 @@ TRICKS = {
     "gated, one-sided": ("--training.budget.no-two-sided",),
     "gated, each sequence": ("--training.budget.per-sequence",),
 }
-LONGER = {"gated, longer": ("--max-steps", "9000", "--training.evaluate-every", "1500")}
+LONGER = {"gated, longer": ("--max-steps", "6000", "--training.evaluate-every", "1000")}
 
 PLAIN = {"plain": ()}
 

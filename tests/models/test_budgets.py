@@ -204,6 +204,22 @@ def test_the_budget_loss_is_worth_its_weight_in_target_tokens(made):
     np.testing.assert_allclose(double["loss"] - without["loss"], 2 * without["budget_loss"], rtol=1e-4)
 
 
+def test_updates_count_decisions_and_values_in_turns(made):
+    model, variables = made
+    batch = {"source": SOURCE, "target": TARGET}
+
+    def budget_loss_of(count):
+        config = BudgetLossConfig(count=count, noise_start=2.0, noise_end=2.0)
+        objective = translation_objective(model, 0.1, budget=config)
+        step = jax.jit(partial(objective, variables["params"], batch, jax.random.key(0)))
+        return [float(step(update)["budget_loss"]) for update in range(3)]
+
+    expected, decided, both = map(budget_loss_of, ("expected", "decided", "both"))
+    # The key and the scale of the noise are the same at each.
+    assert expected[0] == expected[1] != decided[0] == decided[1]
+    assert both == [decided[0], expected[1], decided[2]]
+
+
 @pytest.mark.slow
 def test_one_side_may_be_gated_alone():
     model = small_model(budget=BudgetConfig(decoder=LEVELS))
