@@ -6,7 +6,7 @@ sentences and a break before the current one in the source alone (2-to-1 for k =
 tokenizer makes a symbol from text.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -20,8 +20,6 @@ BREAK = "<brk>"
 
 SEPARATOR = "\x1e"
 """Between the sentences of a line: ASCII's record separator, which text has no use for."""
-
-Translate = Callable[[list[str], list[str]], Sequence[str]]
 
 
 def join(sentences: Iterable[str]) -> str:
@@ -84,25 +82,6 @@ def wave(
         [join(documents[number][first : index + 1]) for number in members],
         [join([*outputs[number][first:index], ""]) for number in members],
     )
-
-
-def translate_in_order(
-    documents: Sequence[Sequence[str]], previous: int, translate: Translate
-) -> list[list[str]]:
-    """Translations by a model with target context, which is given its own translations of that context.
-
-    Sentences are translated in waves: the first ones of all documents, then the second ones, and so on. A
-    model without target context needs no order: its lines are those of `concatenate`.
-
-    Args:
-      translate: from lines and what each translation must begin with to translations, beginnings included.
-    """
-    outputs: list[list[str]] = [[] for _ in documents]
-    for index in range(max(map(len, documents), default=0)):
-        members, sources, prefixes = wave(documents, outputs, index, previous)
-        for number, output in zip(members, translate(sources, prefixes), strict=True):
-            outputs[number].append(last_sentence(output))
-    return outputs
 
 
 @dataclass(frozen=True)

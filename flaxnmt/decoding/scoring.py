@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 
-from flaxnmt.decoding.hypotheses import length_penalties
 from flaxnmt.typing import Array, Bool, Float, Int
 
 
@@ -18,10 +17,3 @@ def token_log_probs(
     logits = jnp.where(mask[..., None], logits, 0).astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jnp.where(mask, chosen - jax.nn.logsumexp(logits, axis=-1), 0.0)
-
-
-def penalised(
-    log_probs: Float[Array, "*B"], lengths: Int[Array, "*B"], length_penalty: float
-) -> Float[Array, "*B"]:
-    """The score by which beam search ranks: log-probability / ((5 + n) / 6)^alpha, n counts eos."""
-    return log_probs / length_penalties(lengths, length_penalty)

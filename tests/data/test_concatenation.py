@@ -8,7 +8,6 @@ from flaxnmt.data.concatenation import (
     Breaks,
     concatenate,
     last_sentence,
-    translate_in_order,
     wave,
 )
 from flaxnmt.data.documents import Document, Sentence
@@ -89,24 +88,3 @@ def test_a_wave():
     found = wave(documents, outputs, 2, 1)
     assert found == ([0, 2], [lines("b|c"), lines("f|g")], [lines("B|"), lines("F|")])
     assert wave(documents, outputs, 2, 2).prefixes == [lines("A|B|"), lines("E|F|")]
-
-
-@pytest.mark.parametrize("previous", [0, 1, 2])
-def test_translation_in_order_goes_on_from_its_own_outputs(previous):
-    documents, calls, prefixes = [["a", "b", "c"], [], ["d", "e"]], [], []
-
-    def translate(sources, given):
-        """Each sentence in capitals, with the number of the call in which it was translated."""
-        calls.append(sources)
-        prefixes.extend(given)
-        return [
-            f"{prefix} {last_sentence(source).upper()}{len(calls)} "
-            for source, prefix in zip(sources, given, strict=True)
-        ]
-
-    outputs = translate_in_order(documents, previous, translate)
-    assert outputs == [["A1", "B2", "C3"], [], ["D1", "E2"]]
-    assert [len(call) for call in calls] == [2, 2, 1]
-    expected = {0: ["", "", ""], 1: ["A1|", "D1|", "B2|"], 2: ["A1|", "D1|", "A1|B2|"]}[previous]
-    assert prefixes == ["", "", *map(lines, expected)]
-    assert translate_in_order([], 1, translate) == []

@@ -12,7 +12,7 @@ from toy_decoder import BOS, EOS, PAD, Toy, outputs, penalty, reference_beam, to
 
 from flaxnmt.decoding.beam import beam_search, greedy
 from flaxnmt.decoding.cache import DecodeCache
-from flaxnmt.decoding.scoring import penalised
+from flaxnmt.decoding.hypotheses import length_penalties
 from flaxnmt.errors import ConfigError
 
 WORDS = (1, 4, 5, 6, 7)
@@ -211,7 +211,9 @@ def test_score_is_rescoring():
     for b, row in enumerate(rows):
         totals = [toy.total(row, tokens) for tokens in outputs(found, b)]
         np.testing.assert_allclose(found.log_probs[b], totals, atol=2e-5)
-    np.testing.assert_allclose(found.scores, penalised(found.log_probs, found.lengths, 0.6), rtol=1e-6)
+    np.testing.assert_allclose(
+        found.scores, found.log_probs / length_penalties(found.lengths, 0.6), rtol=1e-6
+    )
     assert (np.diff(found.scores, axis=1) <= 0).all()
 
 

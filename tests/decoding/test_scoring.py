@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxnmt.decoding.scoring import penalised, token_log_probs
+from flaxnmt.decoding.hypotheses import length_penalties
+from flaxnmt.decoding.scoring import token_log_probs
 
 
 def reference(logits, targets):
@@ -29,7 +30,7 @@ def test_equals_float64(dtype, tolerance):
 
 def test_the_penalty_counts_tokens():
     sums, counts = jnp.array([-3.0, -2 * np.log(8)]), jnp.array([1, 2])
-    np.testing.assert_allclose(penalised(sums, counts, 1.0), [-3, -2 * np.log(8) * 6 / 7], rtol=1e-6)
+    np.testing.assert_allclose(sums / length_penalties(counts, 1.0), [-3, -2 * np.log(8) * 6 / 7], rtol=1e-6)
 
 
 def test_impossible_tokens_and_masked_positions_give_no_nan():
