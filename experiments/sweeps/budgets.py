@@ -34,13 +34,17 @@ UPDATES = (
     *("--max-steps", "3000", "--training.evaluate-every", "500"),
 )
 
-GATED = {"gated": ()}
+NOISE = ("--training.budget.noise-steps", "1000")
+"""Gates that noise has pushed apart have to be trained as such, and a rate that has fallen to nothing trains nothing."""
+
+GATED = {"gated": NOISE}
 
 TRICKS = {
     "gated, m = 1": ("--model.budget.blocks", "1"),
     "gated, m = 2": ("--model.budget.blocks", "2"),
     "gated, m = 8": ("--model.budget.blocks", "8"),
     "gated, constant noise": ("--training.budget.noise-start", "5"),
+    "gated, noise that grows to the end": ("--training.budget.noise-steps", "3000"),
     "gated, down to an eighth": (
         *("--model.budget.encoder", "1", "0.75", "0.5", "0.25", "0.125"),
         *("--model.budget.decoder", "1", "0.75", "0.5", "0.25", "0.125"),
@@ -95,14 +99,18 @@ def _trials(
     ]
 
 
+def _on_gated(changes: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {name: (*NOISE, *flags) for name, flags in changes.items()}
+
+
 TRIALS = (
     *_trials(
         ("multi30k_en_de", PLAIN, None),
         ("cct_multi30k_en_de", GATED, "plain"),
         ("multi30k_en_de", REDUCED, "gated"),
     ),
-    *_trials(("cct_multi30k_en_de", TRICKS, "gated")),
-    *_trials(("cct_multi30k_en_de", LONGER, "gated"), seeds=SEEDS[:1]),
+    *_trials(("cct_multi30k_en_de", _on_gated(TRICKS), "gated")),
+    *_trials(("cct_multi30k_en_de", _on_gated(LONGER), "gated"), seeds=SEEDS[:1]),
 )
 
 
