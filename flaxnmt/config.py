@@ -113,11 +113,10 @@ class BudgetLossConfig:
     """Weight of the budget loss beside the loss of a target token."""
     normaliser: Literal["budget", "total"] = "budget"
     """The difference between use and budget is divided by the budget, or by the full computation."""
-    count: Literal["expected", "decided", "both"] = "expected"
+    count: Literal["expected", "decided"] = "expected"
     """What a gate counts while training: its value with noise (the paper's), or the decision that it would be in
-    inference, with the gradient of that value; so the budget holds for what is computed, however short the training. Both,
-    update by update in turns: so it holds for what training sees, too, and gates of the full budget have to be open in
-    spite of the noise."""
+    inference, with the gradient of that value; so the budget holds for what is computed, however short the training. Values
+    count for the full budget always, whose gates then have to be open in spite of the noise."""
     two_sided: bool = True
     """Less than the budget costs, too."""
     per_sequence: bool = False

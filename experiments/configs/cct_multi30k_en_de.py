@@ -1,7 +1,7 @@
 """The Transformer of `multi30k_en_de` under budgets of computation (Bapna et al. 2020).
 
-Training is short, so what gates would decide counts, in turns with their noisy values. Control networks are smaller than an
-eighth of this small model: all of them, and the norms that only gates need, cost 5% of it.
+Training is short, so the decisions of gates count, not their noisy values. Control networks are smaller than an eighth of
+this small model: all of them, and the norms that only gates need, cost 5% of it.
 
 Command: python -m experiments.train cct_multi30k_en_de --run runs/cct --train train.en train.de --dev dev.en dev.de
          --test test.en test.de
@@ -22,5 +22,5 @@ config = dataclasses.replace(
     model=dataclasses.replace(
         multi30k_en_de.model, budget=BudgetConfig(encoder=LEVELS, decoder=LEVELS, control_hidden=8)
     ),
-    training=dataclasses.replace(multi30k_en_de.training, budget=BudgetLossConfig(count="both")),
+    training=dataclasses.replace(multi30k_en_de.training, budget=BudgetLossConfig(count="decided")),
 )

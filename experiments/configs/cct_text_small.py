@@ -22,6 +22,6 @@ config = dataclasses.replace(
         text_small.training,
         average="last",
         keep_best=1,
-        budget=BudgetLossConfig(count="both", noise_steps=4000),
+        budget=BudgetLossConfig(count="decided", noise_steps=4000),
     ),
 )

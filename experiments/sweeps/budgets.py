@@ -51,7 +51,6 @@ TRICKS = {
     ),
     "gated, larger control networks": ("--model.budget.control-hidden", "32"),
     "gated, counted in expectation": ("--training.budget.count", "expected"),
-    "gated, decisions counted": ("--training.budget.count", "decided"),
     "gated, one-sided": ("--training.budget.no-two-sided",),
     "gated, each sequence": ("--training.budget.per-sequence",),
 }

@@ -150,7 +150,8 @@ class GatedBlock(nn.Module):
             if context.gate_noise is not None:
                 noise = hash_normal(self.make_rng("dropout"), logits.shape)
             gate = soft_gate(logits, noise, context.gate_noise)
-            counted = jnp.where(context.count_decisions, decided(logits, gate), gate)
+            by_decision = jnp.reshape(context.count_decisions, (-1, *(1,) * (logits.ndim - 1)))
+            counted = jnp.where(by_decision, decided(logits, gate), gate)
         if mask is None:
             return Gate(gate, counted)
         return Gate(*(jnp.where(mask[..., None], values, 0) for values in (gate, counted)))

@@ -54,17 +54,19 @@ class BudgetLoss:
         """Scale of the noise on gates after this many updates."""
         return noise_scale(step, self.config.noise_start, self.config.noise_end, self.config.noise_steps or 1)
 
-    def counts_decisions(self, step: Int[Array, ""]) -> Bool[Array, ""] | bool:
-        """Whether this update counts decisions of gates, and not their values."""
-        return step % 2 == 0 if self.config.count == "both" else self.config.count == "decided"
+    def counting(self, budget: Int[Array, " B"] | None, part: int) -> dict:
+        """What the gates of each example count in a part of the model, as an argument of its forward pass."""
+        if budget is None or self.config.count == "expected":
+            return {}
+        fractions = jnp.asarray(self.model.config.budgets, jnp.float32)[:, part]
+        return {"count_decisions": (fractions < 1)[budget]}
 
     def options(self, key, rows: int, update: Int[Array, ""]) -> tuple[Int[Array, " B"] | None, dict]:
         """(the budget of each example, arguments of every forward pass); without a key nothing is drawn."""
         common = {"deterministic": key is None}
         if key is None or not self.model.config.budgets:
             return None, common
-        gates = {"gate_noise": self.noise(update), "count_decisions": self.counts_decisions(update)}
-        return self.draw(jax.random.fold_in(key, 1), rows), common | gates
+        return self.draw(jax.random.fold_in(key, 1), rows), common | {"gate_noise": self.noise(update)}
 
     def sums(self, budget: Int[Array, " B"], *reports: Aux) -> Sums:
         """The budget loss (eq. 9), and by how much of their whole the parts of the model differ from their budgets."""
@@ -126,8 +128,8 @@ def translation_objective(
         target = batch["target"]
         drawn, options = gated.options(key, len(target), update)
         given = {"paragraphs": batch.get("paragraph"), "places": batch.get("places"), "budget": drawn}
-        encoded, encoder = model.encode(batch["source"], **given, **options)
-        hidden, decoder = model.decode(encoded, target, **options)
+        encoded, encoder = model.encode(batch["source"], **given, **options, **gated.counting(drawn, 0))
+        hidden, decoder = model.decode(encoded, target, **options, **gated.counting(drawn, -1))
         sums = _cross_entropy(model, hidden, target, target != PAD, smoothing, chunk)
         reports = (encoder, decoder) if isinstance(model, Seq2Seq) else (decoder,)
         return gated.added(sums, drawn, *reports)
@@ -149,6 +151,7 @@ def language_objective(
         tokens, packed = batch["tokens"], batch["packed"]
         drawn, options = gated.options(key, len(tokens), update)
         budget = batch.get("budget") if key is None else drawn
+        options |= gated.counting(drawn, 0)
         hidden, aux = model.language(tokens, packed=packed, budget=budget, **options)
         follows = jnp.pad(packed[:, 1:] == packed[:, :-1], ((0, 0), (0, 1)))
         target = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
@@ -182,7 +185,7 @@ def masked_objective(
         chosen, counts = choose(draws[0], tokens >= words[0], RATE)
         shown = corrupt(draws[1], tokens, chosen, counts, mask, words)
         given = {"packed": batch["packed"], "budget": batch.get("budget") if key is None else drawn}
-        hidden, aux = model.encode(shown, places=chosen, **given, **options)
+        hidden, aux = model.encode(shown, places=chosen, **given, **options, **gated.counting(drawn, 0))
         target = jnp.take_along_axis(tokens, chosen, axis=-1)
         logits = model.logits(hidden, key is None)
         sums = _named(label_smoothed_cross_entropy(logits, target, counts, 0.0))

@@ -37,7 +37,7 @@ from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.sharding import make_mesh, tree_shardings, unbox
 from flaxnmt.symbols import BOS
 from flaxnmt.training.integrity import named_leaves
-from flaxnmt.training.objective import translation_objective
+from flaxnmt.training.objective import BudgetLoss, translation_objective
 
 LEVELS = (1.0, 0.5)
 BOTH = BudgetConfig(encoder=LEVELS, decoder=LEVELS, blocks=2)
@@ -204,20 +204,21 @@ def test_the_budget_loss_is_worth_its_weight_in_target_tokens(made):
     np.testing.assert_allclose(double["loss"] - without["loss"], 2 * without["budget_loss"], rtol=1e-4)
 
 
-def test_updates_count_decisions_and_values_in_turns(made):
+def test_below_the_full_budget_decisions_count_and_values_at_it(made, monkeypatch):
     model, variables = made
     batch = {"source": SOURCE, "target": TARGET}
 
-    def budget_loss_of(count):
+    def over_budget(count, drawn):
+        monkeypatch.setattr(BudgetLoss, "draw", lambda self, key, rows: jnp.full(rows, drawn))
         config = BudgetLossConfig(count=count, noise_start=2.0, noise_end=2.0)
         objective = translation_objective(model, 0.1, budget=config)
-        step = jax.jit(partial(objective, variables["params"], batch, jax.random.key(0)))
-        return [float(step(update)["budget_loss"]) for update in range(3)]
+        sums = jax.jit(partial(objective, variables["params"], batch, jax.random.key(0)))(0)
+        return np.asarray([sums["encoder_over_budget"], sums["decoder_over_budget"]])
 
-    expected, decided, both = map(budget_loss_of, ("expected", "decided", "both"))
-    # The key and the scale of the noise are the same at each.
-    assert expected[0] == expected[1] != decided[0] == decided[1]
-    assert both == [decided[0], expected[1], decided[2]]
+    # Both sides full, each of them, none.
+    for drawn, budget in enumerate(model.config.budgets):
+        same = over_budget("expected", drawn) == over_budget("decided", drawn)
+        np.testing.assert_array_equal(same, [level == 1 for level in budget])
 
 
 @pytest.mark.slow
@@ -254,7 +255,7 @@ def test_attention_over_documents_is_gated_trains_and_skips(kind, scan):
     np.testing.assert_allclose(other.used, encoder.used, rtol=1e-6)
     gates = np.concatenate([np.ravel(gate) for gate in jax.tree.leaves(encoder.gates)])
     assert 0.1 < gates.mean() < 0.9 and set(gates) == {0.0, 1.0}
-    objective = translation_objective(model, 0.1, budget=BudgetLossConfig(noise_steps=4))
+    objective = translation_objective(model, 0.1, budget=BudgetLossConfig(count="decided", noise_steps=4))
     batch = {"source": source, "target": target}
     gradients = jax.jit(jax.grad(lambda p: objective(p, batch, jax.random.key(0), 2)["loss"]))(
         variables["params"]
