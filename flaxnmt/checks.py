@@ -43,7 +43,7 @@ COUNTS = (
 """Fields that count something of which there is at least one."""
 
 NOT_NEGATIVE = (
-    *(f"training.budget.{name}" for name in ("weight", "noise_start", "noise_end")),
+    *(f"training.budget.{name}" for name in ("begin", "weight", "noise_start", "noise_end")),
     *("training.keep_best", "training.evaluate_translations"),
     *(f"optimizer.{name}" for name in ("learning_rate", "factor", "warmup_steps", "weight_decay")),
     *(f"decoding.{name}" for name in ("max_length_factor", "max_length_extra", "min_length")),
@@ -83,6 +83,11 @@ def check_ranges(config: Config) -> None:
     if config.model.budgets and noise.noise_start != noise.noise_end and until == (None, None):
         raise ConfigError(
             "noise on gates grows without an end: give --training.budget.noise-steps or --max-steps"
+        )
+    last = min((steps for steps in until if steps is not None), default=None)
+    if config.model.budgets and last is not None and noise.begin >= last:
+        raise ConfigError(
+            f"--training.budget.begin {noise.begin}: give less than --training.budget.noise-steps and --max-steps, here {last}"
         )
     coverage = config.data.tokenizer.character_coverage
     if not 0 < coverage <= 1:

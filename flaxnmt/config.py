@@ -123,8 +123,10 @@ class BudgetLossConfig:
     """The budget holds for each sequence by itself, in place of all sequences of a batch together."""
     joint: bool = False
     """Half of the sequences have the full budget on both sides; else half do on each side by itself."""
+    begin: int = 0
+    """Updates before the first budget is drawn and the first noise: until then all is trained at the full budget."""
     noise_start: float = 0.0
-    """Scale of the noise on gates at the first update."""
+    """Scale of the noise on gates at the first update that has some."""
     noise_end: float = 5.0
     """Scale from `noise_steps` on; it grows in a line."""
     noise_steps: int | None = None

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flaxnmt.config import BudgetLossConfig
 from flaxnmt.each_device import summed_alone
 from flaxnmt.errors import ConfigError
-from flaxnmt.gates.budget import budget_loss, draw_budgets
+from flaxnmt.gates.budget import budget_loss, draw_budgets, full_budget
 from flaxnmt.gates.control import noise_scale
 from flaxnmt.layers.context import Aux
 from flaxnmt.layers.embedding import whole_rows
@@ -46,13 +46,16 @@ class BudgetLoss:
                 "noise on gates grows without an end: give --training.budget.noise-steps or --max-steps"
             )
 
-    def draw(self, key, rows: int) -> Int[Array, " B"]:
-        """A budget for each example, as places in the budgets of the model."""
-        return draw_budgets(key, rows, self.model.config.budget_levels, joint=self.config.joint)
+    def draw(self, key, rows: int, step: Int[Array, ""]) -> Int[Array, " B"]:
+        """A budget for each example, as places in the budgets of the model, after this many updates."""
+        drawn = draw_budgets(key, rows, self.model.config.budget_levels, joint=self.config.joint)
+        return jnp.where(step < self.config.begin, full_budget(self.model.config.budgets), drawn)
 
     def noise(self, step: Int[Array, ""]) -> Float[Array, ""]:
         """Scale of the noise on gates after this many updates."""
-        return noise_scale(step, self.config.noise_start, self.config.noise_end, self.config.noise_steps or 1)
+        begin, start, end = self.config.begin, self.config.noise_start, self.config.noise_end
+        scale = noise_scale(step - begin, start, end, max((self.config.noise_steps or 1) - begin, 1))
+        return jnp.where(step < begin, 0.0, scale)
 
     def counting(self, budget: Int[Array, " B"] | None, part: int) -> dict:
         """What the gates of each example count in a part of the model, as an argument of its forward pass."""
@@ -66,7 +69,9 @@ class BudgetLoss:
         common = {"deterministic": key is None}
         if key is None or not self.model.config.budgets:
             return None, common
-        return self.draw(jax.random.fold_in(key, 1), rows), common | {"gate_noise": self.noise(update)}
+        return self.draw(jax.random.fold_in(key, 1), rows, update), common | {
+            "gate_noise": self.noise(update)
+        }
 
     def sums(self, budget: Int[Array, " B"], *reports: Aux) -> Sums:
         """The budget loss (eq. 9), and by how much of their whole the parts of the model differ from their budgets."""

@@ -209,7 +209,7 @@ def test_below_the_full_budget_decisions_count_and_values_at_it(made, monkeypatc
     batch = {"source": SOURCE, "target": TARGET}
 
     def over_budget(count, drawn):
-        monkeypatch.setattr(BudgetLoss, "draw", lambda self, key, rows: jnp.full(rows, drawn))
+        monkeypatch.setattr(BudgetLoss, "draw", lambda self, key, rows, step: jnp.full(rows, drawn))
         config = BudgetLossConfig(count=count, noise_start=2.0, noise_end=2.0)
         objective = translation_objective(model, 0.1, budget=config)
         sums = jax.jit(partial(objective, variables["params"], batch, jax.random.key(0)))(0)
@@ -219,6 +219,21 @@ def test_below_the_full_budget_decisions_count_and_values_at_it(made, monkeypatc
     for drawn, budget in enumerate(model.config.budgets):
         same = over_budget("expected", drawn) == over_budget("decided", drawn)
         np.testing.assert_array_equal(same, [level == 1 for level in budget])
+
+
+def test_until_budgets_begin_all_is_trained_at_the_full_one_without_noise(made):
+    model, _ = made
+    config = BudgetLossConfig(begin=3, noise_start=1.0, noise_end=5.0, noise_steps=7)
+    gated = BudgetLoss(model, config)
+    keys = jax.random.split(jax.random.key(1), 2)
+    assert all((gated.draw(keys[0], 64, step) == 0).all() for step in range(3)) and model.config.budgets[
+        0
+    ] == (1, 1)
+    assert set(np.asarray(gated.draw(keys[0], 64, 3))) == {0, 1, 2, 3}
+    np.testing.assert_array_equal(
+        gated.draw(keys[1], 64, 3), BudgetLoss(model, BudgetLossConfig(noise_steps=7)).draw(keys[1], 64, 0)
+    )
+    assert [float(gated.noise(step)) for step in (0, 2, 3, 5, 7, 9)] == [0, 0, 1, 3, 5, 5]
 
 
 @pytest.mark.slow
@@ -321,6 +336,8 @@ def test_what_does_not_go_together_is_refused():
     [
         ({"noise_steps": 0}, "--training.budget.noise-steps 0: give at least 1"),
         ({"weight": -1.0}, "--training.budget.weight -1: give 0 or more"),
+        ({"begin": -1}, "--training.budget.begin -1: give 0 or more"),
+        ({"begin": 7, "noise_steps": 7}, "--training.budget.begin 7: give less than .* here 7"),
         ({"noise_start": -2.0}, "--training.budget.noise-start -2: give 0 or more"),
         ({}, "noise on gates grows without an end: give --training.budget.noise-steps or --max-steps"),
     ],
