@@ -34,8 +34,9 @@ UPDATES = (
     *("--max-steps", "3000", "--training.evaluate-every", "500"),
 )
 
-NOISE = ("--training.budget.noise-steps", "1000")
-"""Gates that noise has pushed apart have to be trained as such, and a rate that has fallen to nothing trains nothing."""
+NOISE = ("--training.budget.begin", "750", "--training.budget.noise-steps", "2000")
+"""First the whole model is trained, then budgets begin; and what noise has pushed apart has to be trained as such, while the
+rate has not fallen to nothing."""
 
 GATED = {"gated": NOISE}
 
