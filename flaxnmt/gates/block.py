@@ -150,8 +150,10 @@ class GatedBlock(nn.Module):
             if context.gate_noise is not None:
                 noise = hash_normal(self.make_rng("dropout"), logits.shape)
             gate = soft_gate(logits, noise, context.gate_noise)
-            by_decision = jnp.reshape(context.count_decisions, (-1, *(1,) * (logits.ndim - 1)))
-            counted = jnp.where(by_decision, decided(logits, gate), gate)
+            counted = gate
+            if context.count_decisions is not None:
+                by_decision = jnp.reshape(context.count_decisions, (-1, *(1,) * (logits.ndim - 1)))
+                counted = jnp.where(by_decision, decided(logits, gate), gate)
         if mask is None:
             return Gate(gate, counted)
         return Gate(*(jnp.where(mask[..., None], values, 0) for values in (gate, counted)))

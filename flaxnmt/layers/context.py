@@ -51,8 +51,8 @@ class Context:
         sub-layer may leave out its work: keys and values are zeros there, and outputs are not looked at.
       key_gate: [*B, L], a factor of the keys and values of each row of the memory; None for 1.
       gate_noise: scale of the noise on gates; None for none.
-      count_decisions: in training the gates of an example count as open or closed, as they would be in inference; else in
-        expectation.
+      count_decisions: in training the gates of an example count as open or closed, as they would be in inference; else, or
+        if None, in expectation.
       deterministic: no dropout, and gates are decisions.
       skip: rows that a gate decides against are not computed, in place of being multiplied by 0.
       capture: report attention weights and gates.
@@ -67,7 +67,7 @@ class Context:
     active: Bool[Array, "*B R"] | None = None
     key_gate: Float[Array, "*B L"] | None = None
     gate_noise: Float[Array, ""] | None = None
-    count_decisions: Bool[Array, " B"] | bool = False
+    count_decisions: Bool[Array, " B"] | None = None
     causal: bool = struct.field(pytree_node=False, default=False)
     consecutive: bool = struct.field(pytree_node=False, default=False)
     span: int | None = struct.field(pytree_node=False, default=None)

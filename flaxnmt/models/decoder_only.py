@@ -105,7 +105,7 @@ class DecoderOnly(nn.Module):
         paragraphs: None = None,
         budget: Int[Array, " B"] | None = None,
         gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | bool = False,
+        count_decisions: Bool[Array, " B"] | None = None,
         skip: bool = False,
         places: None = None,
     ) -> tuple[Encoded, Aux]:
@@ -120,7 +120,7 @@ class DecoderOnly(nn.Module):
         deterministic: bool = True,
         capture: bool = False,
         gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | bool = False,
+        count_decisions: Bool[Array, " B"] | None = None,
         skip: bool = False,
     ) -> tuple[Float[Array, "B T D"], Aux]:
         """Output [B, T, D] at all positions of the target, each given the source and the symbols before it."""
@@ -147,7 +147,7 @@ class DecoderOnly(nn.Module):
         packed: Int[Array, "B L"] | None = None,
         budget: Int[Array, " B"] | None = None,
         gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | bool = False,
+        count_decisions: Bool[Array, " B"] | None = None,
         capture: bool = False,
     ) -> tuple[Float[Array, "B L D"], Aux]:
         """Output of each symbol of texts, given it and those before it.

@@ -60,7 +60,7 @@ class EncoderOnly(nn.Module):
         paragraphs: Int[Array, "B N"] | None = None,
         budget: Int[Array, " B"] | None = None,
         gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | bool = False,
+        count_decisions: Bool[Array, " B"] | None = None,
         skip: bool = False,
         places: Int[Array, "*B P"] | None = None,
     ) -> tuple[Float[Array, "*B R D"], Aux]:

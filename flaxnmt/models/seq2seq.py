@@ -105,7 +105,7 @@ class Seq2Seq(nn.Module):
         paragraphs: Int[Array, "B N"] | None = None,
         budget: Int[Array, " B"] | None = None,
         gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | bool = False,
+        count_decisions: Bool[Array, " B"] | None = None,
         skip: bool = False,
         places: Int[Array, "B N M"] | None = None,
     ) -> tuple[Encoded, Aux]:
@@ -154,7 +154,7 @@ class Seq2Seq(nn.Module):
         deterministic: bool = True,
         capture: bool = False,
         gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | bool = False,
+        count_decisions: Bool[Array, " B"] | None = None,
         skip: bool = False,
     ):
         """Decoder output [*B, T, D] at all positions of the target, each given the symbols before it."""

@@ -1,6 +1,5 @@
 """Gated blocks against float64, and what is not computed against what is multiplied by 0."""
 
-from functools import partial
 from typing import ClassVar
 
 import gates_reference as slow
@@ -322,13 +321,15 @@ def test_training_can_count_what_gates_would_decide(kind):
     module = KINDS[kind][0]
     params = float32(random_params(module))
 
-    @partial(jax.jit, static_argnums=1)
+    @jax.jit
     def work(params, decided):
         context = SOFT.replace(count_decisions=decided, gate_noise=2.0)
         y, use = module.apply({"params": params}, float32(X), context, rngs={"dropout": jax.random.key(3)})
         return use.used.sum(), (y, use.used)
 
-    both = (jax.value_and_grad(work, has_aux=True)(params, decided) for decided in (False, True))
+    both = (
+        jax.value_and_grad(work, has_aux=True)(params, jnp.full(len(X), decided)) for decided in (False, True)
+    )
     ((_, (y, expected)), gradient), ((_, (same, used)), same_gradient) = both
     decisions = run(module, params, float32(X), HARD)[1].used
     np.testing.assert_allclose(used, decisions, rtol=1e-6)
