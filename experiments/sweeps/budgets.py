@@ -46,6 +46,7 @@ TRICKS = {
     "gated, m = 8": ("--model.budget.blocks", "8"),
     "gated, constant noise": ("--training.budget.noise-start", "5"),
     "gated, noise that grows to the end": ("--training.budget.noise-steps", "3000"),
+    "gated, budgets from the beginning": ("--training.budget.begin", "0"),
     "gated, down to an eighth": (
         *("--model.budget.encoder", "1", "0.75", "0.5", "0.25", "0.125"),
         *("--model.budget.decoder", "1", "0.75", "0.5", "0.25", "0.125"),
@@ -100,6 +101,7 @@ def _trials(
 
 
 def _on_gated(changes: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Versions of the gated model: what follows takes the place of what stands before."""
     return {name: (*NOISE, *flags) for name, flags in changes.items()}
 
 

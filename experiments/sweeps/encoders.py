@@ -139,7 +139,8 @@ COMBINED = {
     "gated": ("--model.encoder.combine", "gated"),
     "budgets": (
         *("--model.budget.encoder", "1", "0.75", "0.5", "0.25"),
-        *("--training.budget.noise-steps", "400", "--training.budget.count", "decided"),
+        *("--training.budget.begin", "300", "--training.budget.noise-steps", "800"),
+        *("--training.budget.count", "decided"),
     ),
 }
 OTHERS = ("lowres_gn_es", "bible_en_vi")
