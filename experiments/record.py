@@ -3,6 +3,8 @@
 import json
 import logging
 import platform
+import shutil
+import subprocess
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,4 +100,14 @@ def versions() -> dict[str, str]:
     )
     # The TPU runtime is there on TPUs only, and not everybody has WordPiece vocabularies.
     found = {name: version(name) for name in ("tokenizers", "libtpu") if find_spec(name) is not None}
-    return {"flaxnmt": flaxnmt.__version__} | {name: version(name) for name in names} | found
+    return {"flaxnmt": flaxnmt.__version__ + commit()} | {name: version(name) for name in names} | found
+
+
+def commit(root: Path = Path(__file__).parent.parent) -> str:
+    """ "+g1a2b3c4", with ".dirty" where files have changed since, as versions write it (PEP 440); "" outside of a checkout."""
+    # Where it is installed, git would speak of whatever repository is around.
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return ""
+    describe = ("describe", "--always", "--exclude=*", "--abbrev=7", "--dirty=.dirty")
+    said = subprocess.run(("git", "-C", str(root), *describe), capture_output=True, text=True)
+    return f"+g{said.stdout.strip()}" if said.returncode == 0 else ""
