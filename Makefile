@@ -83,8 +83,8 @@ bench-documents: install  ## attention over documents, and selection by a tree
 	$(PY) -m experiments.benchmarks.tree_selection
 	$(PY) -m experiments.benchmarks.complexity
 
-bench-budgets: install  ## what a budget saves by the clock
-	$(PY) -m experiments.benchmarks.budgets
+bench-budgets: install  ## what a budget saves by the clock; with RUN="DIR ..." by trained models, too
+	$(PY) -m experiments.benchmarks.budgets $(if $(RUN),--run $(RUN))
 
 bench-encoders: install bench-peers-env  ## encoder stacks beside self-attention and PyTorch, their parameters and operations
 	$(PY) -m experiments.benchmarks.encoders

@@ -1,12 +1,12 @@
 """What a budget saves by the clock: beam search and encoding of a model with gates at several shares of open gates.
 
 Gates follow an imposed pattern: random control networks that differ from token to token, with biases that open the
-wished share of them; with --run those of a trained model, too, beside imposed ones of the same use. The share of the
+wished share of them; with --run those of trained models, too, beside imposed ones of the same use. The share of the
 full computation that is used is counted, not assumed. With all gates closed remains what no gate can save (logits,
 embeddings, norms, control networks): the floor. A budget is kept by the clock if time <= time of the open model x
 (floor + (1 - floor) x use + 0.15). Beside it the plain Transformer of that size.
 
-    python -m experiments.benchmarks.budgets [--run RUN]
+    python -m experiments.benchmarks.budgets [--run RUN ...]
 """
 
 import dataclasses
@@ -64,8 +64,8 @@ class Options:
     blocks: int = 4
     rounds: int = 3
     cores: int = 2
-    run: Path | None = None
-    """A trained model with the same budgets on both sides, such as 1 0.75 0.5 0.25: measured too."""
+    run: tuple[Path, ...] = ()
+    """Trained models with the same budgets on both sides, such as 1 0.75 0.5 0.25: measured too."""
     results: Path = common.RESULTS
 
 
@@ -175,9 +175,9 @@ def measure(name: str, options: Options) -> list[dict]:
     )
 
 
-def measure_run(options: Options) -> list[dict]:
+def measure_run(directory: Path, options: Options) -> list[dict]:
     """Rows of a trained model, on its training text, and of imposed patterns of the same use."""
-    run = open_run(options.run)
+    run = open_run(directory)
     text = TokenCorpus.open(run.directory / "data" / "train").source
     ids = (
         _sentences(text, *shape)
@@ -293,8 +293,8 @@ def describe(rows: list[dict]) -> str:
 def main(options: Options) -> None:
     common.prepare(options.cores)
     rows = [row for size in options.sizes for row in measure(size, options)]
-    if options.run is not None:
-        rows += measure_run(options)
+    for directory in options.run:
+        rows += measure_run(directory, options)
     machine = common.machine()
     conditions = (
         f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds in which all take turns, of "
