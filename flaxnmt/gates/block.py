@@ -26,7 +26,7 @@ from flax import struct
 from flaxnmt.gates.control import ControlNetwork, control_flops, decided, hard_gate, soft_gate
 from flaxnmt.layers.active import if_any
 from flaxnmt.layers.block import layer_norm, layer_norm_flops
-from flaxnmt.layers.context import Context, Use
+from flaxnmt.layers.context import Context, Gating, Use
 from flaxnmt.layers.dropout import Dropout, hash_normal
 from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.typing import Array, Bool, Count, Float
@@ -100,7 +100,7 @@ class GatedBlock(nn.Module):
     One attention (m = 1) or the m parts of a feed-forward network. A sub-layer that `gates_keys` has a second
     gate on the keys and values of each row of its memory, which other rows then see as zeros. Where `Context` is
     deterministic gates are decisions, and with its `skip` what they decide against is left out where it can be (see the
-    module); in training they are soft and, with a `gate_noise`, noisy, by the rng stream `dropout`. It stands wherever a
+    module); in training they are as its `gating` says, with noise by the rng stream `dropout`. It stands wherever a
     `Block` stands.
 
     As a module by itself, `GatedBlock(512, tuple(FeedForward(512, 512) for _ in range(4)), hidden=64)(x,
@@ -146,14 +146,18 @@ class GatedBlock(nn.Module):
         if context.deterministic:
             counted = gate = hard_gate(logits).astype(jnp.float32)
         else:
-            noise = None
-            if context.gate_noise is not None:
+            gating = context.gating or Gating()
+            noise, scale = None, 0.0 if gating.noise is None else gating.noise
+            if gating.noise is not None:
                 noise = hash_normal(self.make_rng("dropout"), logits.shape)
-            gate = soft_gate(logits, noise, context.gate_noise)
-            counted = gate
-            if context.count_decisions is not None:
-                by_decision = jnp.reshape(context.count_decisions, (-1, *(1,) * (logits.ndim - 1)))
-                counted = jnp.where(by_decision, decided(logits, gate), gate)
+            if gating.decided is not None:
+                scale = jnp.where(gating.decided, 0.0, scale)
+            gate = counted = soft_gate(logits, noise, scale)
+            if gating.decided is not None:
+                gate = jnp.where(gating.decided, decided(logits, gate), gate)
+            if gating.counted is not None:
+                by_decision = jnp.reshape(gating.counted, (-1, *(1,) * (logits.ndim - 1)))
+                counted = jnp.where(by_decision, decided(logits, counted), counted)
         if mask is None:
             return Gate(gate, counted)
         return Gate(*(jnp.where(mask[..., None], values, 0) for values in (gate, counted)))

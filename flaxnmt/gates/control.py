@@ -21,7 +21,7 @@ def noise_scale(step: Int[Array, ""] | int, start: float, end: float, steps: int
 def soft_gate(
     logits: Float[Array, "*B"],
     noise: Float[Array, "*B"] | None = None,
-    scale: Float[Array, ""] | float | None = None,
+    scale: Float[Array, ""] | float = 1.0,
 ) -> Float[Array, "*B"]:
     """sigmoid(c + alpha epsilon) (eq. 1, 3): the gate of training, where a sub-network counts in expectation."""
     return jax.nn.sigmoid(logits if noise is None else logits + scale * noise)

@@ -32,6 +32,21 @@ class Places:
 
 
 @struct.dataclass
+class Gating:
+    """How gates are in training (Bapna et al. 2020, eq. 1 and 3).
+
+    Attributes:
+      noise: its scale; None for none.
+      decided: gates are decisions, as in inference, with the gradient of their value without noise; never if None.
+      counted: of each example, whether its gates count as what they would decide; else, or if None, as their value.
+    """
+
+    noise: Float[Array, ""] | None = None
+    decided: Bool[Array, ""] | None = None
+    counted: Bool[Array, " B"] | None = None
+
+
+@struct.dataclass
 class Context:
     """Facts about queries and keys, the same for all layers of a stack.
 
@@ -50,9 +65,7 @@ class Context:
       active: [*B, Q] in `rows` or [*B, L] in `keys`, True where a result is wanted; None where all are. Elsewhere a
         sub-layer may leave out its work: keys and values are zeros there, and outputs are not looked at.
       key_gate: [*B, L], a factor of the keys and values of each row of the memory; None for 1.
-      gate_noise: scale of the noise on gates; None for none.
-      count_decisions: in training the gates of an example count as open or closed, as they would be in inference; else, or
-        if None, in expectation.
+      gating: how gates are in training; soft and without noise if None.
       deterministic: no dropout, and gates are decisions.
       skip: rows that a gate decides against are not computed, in place of being multiplied by 0.
       capture: report attention weights and gates.
@@ -66,8 +79,7 @@ class Context:
     bias: Float[Array, "*#B #H #Q L"] | None = None
     active: Bool[Array, "*B R"] | None = None
     key_gate: Float[Array, "*B L"] | None = None
-    gate_noise: Float[Array, ""] | None = None
-    count_decisions: Bool[Array, " B"] | None = None
+    gating: Gating | None = None
     causal: bool = struct.field(pytree_node=False, default=False)
     consecutive: bool = struct.field(pytree_node=False, default=False)
     span: int | None = struct.field(pytree_node=False, default=None)

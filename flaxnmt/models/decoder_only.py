@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from flaxnmt.decoding.cache import DecodeCache, extend_ancestors, init_ancestors, visible_slots
 from flaxnmt.gates.budget import full_budget
-from flaxnmt.layers.context import Aux, Context, packed_positions, positions_of
+from flaxnmt.layers.context import Aux, Context, Gating, packed_positions, positions_of
 from flaxnmt.layers.embedding import Embedding, TokenTable
 from flaxnmt.models import build
 from flaxnmt.models.config import DecoderOnlyConfig
@@ -104,8 +104,7 @@ class DecoderOnly(nn.Module):
         capture: bool = False,
         paragraphs: None = None,
         budget: Int[Array, " B"] | None = None,
-        gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | None = None,
+        gating: Gating | None = None,
         skip: bool = False,
         places: None = None,
     ) -> tuple[Encoded, Aux]:
@@ -119,8 +118,7 @@ class DecoderOnly(nn.Module):
         *,
         deterministic: bool = True,
         capture: bool = False,
-        gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | None = None,
+        gating: Gating | None = None,
         skip: bool = False,
     ) -> tuple[Float[Array, "B T D"], Aux]:
         """Output [B, T, D] at all positions of the target, each given the source and the symbols before it."""
@@ -128,8 +126,7 @@ class DecoderOnly(nn.Module):
         tokens, present, places = one_sequence(source, target)
         visible = self._visible(places, places, source.shape[-1])
         options = {
-            "gate_noise": gate_noise,
-            "count_decisions": count_decisions,
+            "gating": gating,
             "deterministic": deterministic,
             "skip": skip,
             "capture": capture,
@@ -146,8 +143,7 @@ class DecoderOnly(nn.Module):
         deterministic: bool = True,
         packed: Int[Array, "B L"] | None = None,
         budget: Int[Array, " B"] | None = None,
-        gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | None = None,
+        gating: Gating | None = None,
         capture: bool = False,
     ) -> tuple[Float[Array, "B L D"], Aux]:
         """Output of each symbol of texts, given it and those before it.
@@ -160,8 +156,7 @@ class DecoderOnly(nn.Module):
         places = packed_positions(packed)
         visible = self._visible(places, places) & (packed[:, :, None] == packed[:, None, :])
         options = {
-            "gate_noise": gate_noise,
-            "count_decisions": count_decisions,
+            "gating": gating,
             "deterministic": deterministic,
             "capture": capture,
         }

@@ -6,7 +6,7 @@ from flax import linen as nn
 from flaxnmt.gates.budget import full_budget
 from flaxnmt.layers.active import picked
 from flaxnmt.layers.block import layer_norm
-from flaxnmt.layers.context import Aux, Context, packed_positions
+from flaxnmt.layers.context import Aux, Context, Gating, packed_positions
 from flaxnmt.layers.embedding import Embedding, TokenTable
 from flaxnmt.models import build
 from flaxnmt.models.config import EncoderOnlyConfig
@@ -59,8 +59,7 @@ class EncoderOnly(nn.Module):
         packed: Int[Array, "B L"] | None = None,
         paragraphs: Int[Array, "B N"] | None = None,
         budget: Int[Array, " B"] | None = None,
-        gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | None = None,
+        gating: Gating | None = None,
         skip: bool = False,
         places: Int[Array, "*B P"] | None = None,
     ) -> tuple[Float[Array, "*B R D"], Aux]:
@@ -69,7 +68,7 @@ class EncoderOnly(nn.Module):
         Args:
           tokens: ids, 0 at padding; documents are [B, N, M].
           segments: which of the texts of a sequence a token belongs to, from 0; the first if None.
-          deterministic, capture, gate_noise, count_decisions, skip: see `Context`.
+          deterministic, capture, gating, skip: see `Context`.
           packed: number of the document that each token is of, where several are packed into a sequence; attention sees
             that of a token alone, other encoders the whole sequence (see `packs` of the configuration).
           paragraphs: of each sentence of a document, from 0.
@@ -81,8 +80,7 @@ class EncoderOnly(nn.Module):
         context = self._context(
             mask,
             visible=None if packed is None else packed[:, :, None] == packed[:, None, :],
-            gate_noise=gate_noise,
-            count_decisions=count_decisions,
+            gating=gating,
             deterministic=deterministic,
             skip=skip,
             capture=capture,

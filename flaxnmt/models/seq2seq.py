@@ -11,7 +11,7 @@ from flax import struct
 from flaxnmt.attention.context import WordsAndSentences
 from flaxnmt.decoding.cache import DecodeCache, extend_ancestors, init_ancestors, visible_slots
 from flaxnmt.gates.budget import full_budget
-from flaxnmt.layers.context import Aux, Context, KeyValues, positions_of
+from flaxnmt.layers.context import Aux, Context, Gating, KeyValues, positions_of
 from flaxnmt.layers.embedding import Embedding, TokenTable
 from flaxnmt.models import build
 from flaxnmt.models.config import Seq2SeqConfig
@@ -54,8 +54,7 @@ class Seq2Seq(nn.Module):
     decoded in parallel: targets [B, T] or [B, N, T].
 
     A model with gates is told the budget of each example, a place in `config.budgets`; without one it uses its
-    largest. `gate_noise` is the scale of the noise on its gates, with `count_decisions` training counts what they would
-    decide; with `skip` what they decide against is not computed.
+    largest. `gating` says how its gates are in training; with `skip` what they decide against is not computed.
 
     Attributes:
       config: what it is made of.
@@ -104,8 +103,7 @@ class Seq2Seq(nn.Module):
         capture: bool = False,
         paragraphs: Int[Array, "B N"] | None = None,
         budget: Int[Array, " B"] | None = None,
-        gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | None = None,
+        gating: Gating | None = None,
         skip: bool = False,
         places: Int[Array, "B N M"] | None = None,
     ) -> tuple[Encoded, Aux]:
@@ -125,8 +123,7 @@ class Seq2Seq(nn.Module):
             key_positions=words,
             # Where ends of sentences are padding, and boundaries put them inside of a sentence, there are gaps.
             consecutive=self.config.document.sentence_ends or not self.config.is_document,
-            gate_noise=gate_noise,
-            count_decisions=count_decisions,
+            gating=gating,
             deterministic=deterministic,
             skip=skip,
             capture=capture,
@@ -153,16 +150,14 @@ class Seq2Seq(nn.Module):
         *,
         deterministic: bool = True,
         capture: bool = False,
-        gate_noise: Float[Array, ""] | None = None,
-        count_decisions: Bool[Array, " B"] | None = None,
+        gating: Gating | None = None,
         skip: bool = False,
     ):
         """Decoder output [*B, T, D] at all positions of the target, each given the symbols before it."""
         positions = positions_of(target.shape)
         both = Context(
             query_mask=target != PAD,
-            gate_noise=gate_noise,
-            count_decisions=count_decisions,
+            gating=gating,
             deterministic=deterministic,
             skip=skip,
             capture=capture,

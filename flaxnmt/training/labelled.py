@@ -58,7 +58,7 @@ def labelled_objective(model: EncoderOnly, budget: BudgetLossConfig = BudgetLoss
     def loss_sums(model, batch, key, update) -> Sums:
         tokens = batch["tokens"]
         drawn, options = gated.options(key, len(tokens), update)
-        options |= gated.counting(drawn, 0)
+        options["gating"] = gated.gating(drawn, update, 0)
         logits, aux = labelled_logits(model, tokens, batch["segments"], budget=drawn, **options)
         return gated.added(labelled_sums(logits, batch[head], head), drawn, aux)
 

@@ -10,7 +10,7 @@ from flaxnmt.each_device import summed_alone
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import budget_loss, draw_budgets, full_budget
 from flaxnmt.gates.control import noise_scale
-from flaxnmt.layers.context import Aux
+from flaxnmt.layers.context import Aux, Gating
 from flaxnmt.layers.embedding import whole_rows
 from flaxnmt.models.decoder_only import DecoderOnly
 from flaxnmt.models.encoder_only import EncoderOnly
@@ -57,21 +57,29 @@ class BudgetLoss:
         scale = noise_scale(step - begin, start, end, max((self.config.noise_steps or 1) - begin, 1))
         return jnp.where(step < begin, 0.0, scale)
 
-    def counting(self, budget: Int[Array, " B"] | None, part: int) -> dict:
-        """What the gates of each example count in a part of the model, as an argument of its forward pass."""
-        if budget is None or self.config.count == "expected":
-            return {}
-        fractions = jnp.asarray(self.model.config.budgets, jnp.float32)[:, part]
-        return {"count_decisions": (fractions < 1)[budget]}
+    def decided(self, step: Int[Array, ""]) -> Bool[Array, ""] | None:
+        """Whether gates are decisions after this many updates; None where they never are."""
+        begin, decide = self.config.begin, self.config.decide
+        if not begin and decide is None:
+            return None
+        late = False if decide is None else step >= decide
+        return (step < begin) | late
+
+    def gating(self, budget: Int[Array, " B"] | None, update: Int[Array, ""], part: int) -> Gating | None:
+        """How the gates of a part of the model are, for examples of these budgets; None where none were drawn."""
+        if budget is None:
+            return None
+        counted = None
+        if self.config.count == "decided":
+            counted = jnp.asarray([budget[part] < 1 for budget in self.model.config.budgets])[budget]
+        return Gating(self.noise(update), self.decided(update), counted)
 
     def options(self, key, rows: int, update: Int[Array, ""]) -> tuple[Int[Array, " B"] | None, dict]:
         """(the budget of each example, arguments of every forward pass); without a key nothing is drawn."""
         common = {"deterministic": key is None}
         if key is None or not self.model.config.budgets:
             return None, common
-        return self.draw(jax.random.fold_in(key, 1), rows, update), common | {
-            "gate_noise": self.noise(update)
-        }
+        return self.draw(jax.random.fold_in(key, 1), rows, update), common
 
     def sums(self, budget: Int[Array, " B"], *reports: Aux) -> Sums:
         """The budget loss (eq. 9), and by how much of their whole the parts of the model differ from their budgets."""
@@ -133,8 +141,10 @@ def translation_objective(
         target = batch["target"]
         drawn, options = gated.options(key, len(target), update)
         given = {"paragraphs": batch.get("paragraph"), "places": batch.get("places"), "budget": drawn}
-        encoded, encoder = model.encode(batch["source"], **given, **options, **gated.counting(drawn, 0))
-        hidden, decoder = model.decode(encoded, target, **options, **gated.counting(drawn, -1))
+        encoded, encoder = model.encode(
+            batch["source"], **given, **options, gating=gated.gating(drawn, update, 0)
+        )
+        hidden, decoder = model.decode(encoded, target, **options, gating=gated.gating(drawn, update, -1))
         sums = _cross_entropy(model, hidden, target, target != PAD, smoothing, chunk)
         reports = (encoder, decoder) if isinstance(model, Seq2Seq) else (decoder,)
         return gated.added(sums, drawn, *reports)
@@ -156,7 +166,7 @@ def language_objective(
         tokens, packed = batch["tokens"], batch["packed"]
         drawn, options = gated.options(key, len(tokens), update)
         budget = batch.get("budget") if key is None else drawn
-        options |= gated.counting(drawn, 0)
+        options["gating"] = gated.gating(drawn, update, 0)
         hidden, aux = model.language(tokens, packed=packed, budget=budget, **options)
         follows = jnp.pad(packed[:, 1:] == packed[:, :-1], ((0, 0), (0, 1)))
         target = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
@@ -190,7 +200,9 @@ def masked_objective(
         chosen, counts = choose(draws[0], tokens >= words[0], RATE)
         shown = corrupt(draws[1], tokens, chosen, counts, mask, words)
         given = {"packed": batch["packed"], "budget": batch.get("budget") if key is None else drawn}
-        hidden, aux = model.encode(shown, places=chosen, **given, **options, **gated.counting(drawn, 0))
+        hidden, aux = model.encode(
+            shown, places=chosen, **given, **options, gating=gated.gating(drawn, update, 0)
+        )
         target = jnp.take_along_axis(tokens, chosen, axis=-1)
         logits = model.logits(hidden, key is None)
         sums = _named(label_smoothed_cross_entropy(logits, target, counts, 0.0))

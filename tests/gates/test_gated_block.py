@@ -19,8 +19,8 @@ from flaxnmt.encoders.fnet import FourierMixing
 from flaxnmt.encoders.lstm import LSTM
 from flaxnmt.encoders.static_expansion import StaticExpansion
 from flaxnmt.gates.block import GatedBlock
-from flaxnmt.gates.control import control_flops
-from flaxnmt.layers.context import Context
+from flaxnmt.gates.control import control_flops, decided, soft_gate
+from flaxnmt.layers.context import Context, Gating
 from flaxnmt.layers.feed_forward import FeedForward
 from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.sharding import unbox
@@ -323,7 +323,7 @@ def test_training_can_count_what_gates_would_decide(kind):
 
     @jax.jit
     def work(params, decided):
-        context = SOFT.replace(count_decisions=decided, gate_noise=2.0)
+        context = SOFT.replace(gating=Gating(noise=2.0, counted=decided))
         y, use = module.apply({"params": params}, float32(X), context, rngs={"dropout": jax.random.key(3)})
         return use.used.sum(), (y, use.used)
 
@@ -341,6 +341,40 @@ def test_training_can_count_what_gates_would_decide(kind):
     assert np.abs(gradient["control"]["w_out"]).max() > 0.1
 
 
+@pytest.mark.parametrize("kind", slow_but(["attention"], ["attention", "feed-forward"]))
+def test_training_can_go_through_decisions_whose_gradient_is_that_of_soft_gates(kind):
+    module = KINDS[kind][0]
+    params = float32(random_params(module))
+
+    def outputs(params, gating):
+        context = SOFT.replace(gating=gating)
+        return module.apply({"params": params}, float32(X), context, rngs={"dropout": jax.random.key(3)})[0]
+
+    def gradient(gating):
+        return jax.grad(lambda params: (outputs(params, gating) ** 2).sum())(params)
+
+    for noise in (None, 2.0):
+        late, before = (
+            Gating(None if noise is None else jnp.float32(noise), jnp.asarray(on)) for on in (True, False)
+        )
+        np.testing.assert_allclose(
+            outputs(params, late)[MASK], run(module, params, float32(X), HARD)[0][MASK], atol=1e-6
+        )
+        np.testing.assert_array_equal(outputs(params, before), outputs(params, Gating(noise)))
+    # Its gates do not lie at 0 or 1, so a decision moves what is behind it, and the control networks learn from that.
+    decided = gradient(Gating(None, jnp.asarray(True)))
+    assert np.abs(decided["control"]["w_out"]).max() > 1e-2
+
+
+def test_the_gradient_of_a_decision_is_that_of_the_value_of_the_gate():
+    logits, up = jnp.asarray([-3.0, -0.5, 0.0, 2.0]), jnp.asarray([1.0, -2.0, 3.0, 4.0])
+    value, gradient = jax.value_and_grad(lambda x: (up * decided(x, soft_gate(x))).sum())(logits)
+    assert value == 7.0
+    np.testing.assert_allclose(
+        gradient, up * jax.nn.sigmoid(logits) * (1 - jax.nn.sigmoid(logits)), rtol=1e-6
+    )
+
+
 def test_noise_is_drawn_in_training_only_and_scaled():
     module = feed_forward_block(1)
     params = float32(slow.set_gates(random_params(module), 0.0))
@@ -351,10 +385,10 @@ def test_noise_is_drawn_in_training_only_and_scaled():
 
     soft = SOFT.replace(capture=True)
     np.testing.assert_array_equal(gates(soft)[MASK], 0.5)
-    np.testing.assert_array_equal(gates(soft.replace(gate_noise=0.0))[MASK], 0.5)
-    one, two = (gates(soft.replace(gate_noise=scale)) for scale in (1.0, 2.0))
+    np.testing.assert_array_equal(gates(soft.replace(gating=Gating(noise=0.0)))[MASK], 0.5)
+    one, two = (gates(soft.replace(gating=Gating(noise=scale))) for scale in (1.0, 2.0))
     logits = [np.log(g[MASK] / (1 - g[MASK])) for g in (one, two)]
     np.testing.assert_allclose(logits[1], 2 * logits[0], rtol=1e-3, atol=1e-4)
     assert np.std(logits[0]) > 0.3
-    np.testing.assert_array_equal(gates(HARD.replace(capture=True, gate_noise=5.0))[MASK], 1.0)
+    np.testing.assert_array_equal(gates(HARD.replace(capture=True, gating=Gating(noise=5.0)))[MASK], 1.0)
     assert (one[~MASK] == 0).all()
