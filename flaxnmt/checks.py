@@ -43,7 +43,7 @@ COUNTS = (
 """Fields that count something of which there is at least one."""
 
 NOT_NEGATIVE = (
-    *(f"training.budget.{name}" for name in ("begin", "decide", "weight", "noise_start", "noise_end")),
+    *(f"training.budget.{name}" for name in ("begin", "weight", "noise_start", "noise_end")),
     *("training.keep_best", "training.evaluate_translations"),
     *(f"optimizer.{name}" for name in ("learning_rate", "factor", "warmup_steps", "weight_decay")),
     *(f"decoding.{name}" for name in ("max_length_factor", "max_length_extra", "min_length")),

@@ -125,16 +125,13 @@ class BudgetLossConfig:
     """Half of the sequences have the full budget on both sides; else half do on each side by itself."""
     begin: int = 0
     """Updates before the first budget is drawn and the first noise: until then all is trained at the full budget, and gates
-    are decisions, as from `decide` on."""
+    are decisions, as in inference, with the gradient of their value."""
     noise_start: float = 0.0
     """Scale of the noise on gates at the first update that has some."""
     noise_end: float = 5.0
     """Scale from `noise_steps` on; it grows in a line."""
     noise_steps: int | None = None
     """Updates until the noise is at its end; --max-steps if None."""
-    decide: int | None = None
-    """Updates before gates are decisions in training, too, without noise and with the gradient of their value: what is
-    computed at last is trained as such; never if None."""
 
 
 @dataclass(frozen=True)

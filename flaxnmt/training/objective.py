@@ -59,11 +59,7 @@ class BudgetLoss:
 
     def decided(self, step: Int[Array, ""]) -> Bool[Array, ""] | None:
         """Whether gates are decisions after this many updates; None where they never are."""
-        begin, decide = self.config.begin, self.config.decide
-        if not begin and decide is None:
-            return None
-        late = False if decide is None else step >= decide
-        return (step < begin) | late
+        return step < self.config.begin if self.config.begin else None
 
     def gating(self, budget: Int[Array, " B"] | None, update: Int[Array, ""], part: int) -> Gating | None:
         """How the gates of a part of the model are, for examples of these budgets; None where none were drawn."""

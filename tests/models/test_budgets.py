@@ -235,14 +235,7 @@ def test_until_budgets_begin_all_is_trained_at_the_full_one_without_noise(made):
     )
     assert [float(gated.noise(step)) for step in (0, 2, 3, 5, 7, 9)] == [0, 0, 1, 3, 5, 5]
     assert [bool(gated.decided(step)) for step in (0, 2, 3, 9)] == [True, True, False, False]
-
-
-def test_gates_are_decided_late_if_at_all(made):
-    model, _ = made
     assert BudgetLoss(model, BudgetLossConfig(noise_steps=7)).decided(3) is None
-    for begin, wanted in ((0, [False, False, False, True, True]), (2, [True, True, False, True, True])):
-        gated = BudgetLoss(model, BudgetLossConfig(begin=begin, noise_steps=7, decide=3))
-        assert [bool(gated.decided(step)) for step in range(5)] == wanted
 
 
 @pytest.mark.slow
@@ -346,7 +339,6 @@ def test_what_does_not_go_together_is_refused():
         ({"noise_steps": 0}, "--training.budget.noise-steps 0: give at least 1"),
         ({"weight": -1.0}, "--training.budget.weight -1: give 0 or more"),
         ({"begin": -1}, "--training.budget.begin -1: give 0 or more"),
-        ({"decide": -1}, "--training.budget.decide -1: give 0 or more"),
         ({"begin": 7, "noise_steps": 7}, "--training.budget.begin 7: give less than .* here 7"),
         ({"noise_start": -2.0}, "--training.budget.noise-start -2: give 0 or more"),
         ({}, "noise on gates grows without an end: give --training.budget.noise-steps or --max-steps"),
