@@ -36,7 +36,7 @@ UPDATES = (
     *("--max-steps", "7200", "--training.evaluate-every", "1200", "--training.checkpoint-every", "100"),
 )
 
-NOISE = ("--training.budget.begin", "1800", "--training.budget.noise-steps", "4800")
+NOISE = ("--training.budget.begin", "1800", "--training.budget.noise-steps", "3600")
 """First the whole model is trained, then budgets begin; and what noise has pushed apart has to be trained as such, while the
 rate has not fallen to nothing."""
 
