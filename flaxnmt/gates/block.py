@@ -31,9 +31,9 @@ from flaxnmt.layers.dropout import Dropout, hash_normal
 from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.typing import Array, Bool, Count, Float
 
-OUTPUT_SCALE = 0.5
-"""Of output norms at the beginning: about what a sub-layer adds where it has none. At 1, what gated blocks add covers the
-words for hundreds of updates: the same model learns half as fast."""
+OUTPUT_SCALE = 0.1
+"""Of output norms at the beginning, whatever the sub-layers in front of them say. At 1 the sum of all blocks covers the words
+for hundreds of updates, and at 0.5 the same model still learns more slowly than one without these norms."""
 
 
 @struct.dataclass
