@@ -104,7 +104,7 @@ def versions() -> dict[str, str]:
 
 
 def commit(root: Path = Path(__file__).parent.parent) -> str:
-    """ "+g1a2b3c4", with ".dirty" where files have changed since, as versions write it (PEP 440); "" outside of a checkout."""
+    """As git has it: "+g1a2b3c4", with ".dirty" where files have changed since, as in PEP 440; "" outside of a checkout."""
     # Where it is installed, git would speak of whatever repository is around.
     if not (root / ".git").exists() or shutil.which("git") is None:
         return ""

@@ -31,6 +31,7 @@ from flaxnmt.decoding.beam import beam_search
 from flaxnmt.models.config import BudgetConfig
 from flaxnmt.models.flops import side_flops
 from flaxnmt.models.seq2seq import Seq2Seq
+from flaxnmt.run import Run
 from flaxnmt.typing import Int, Params
 
 Ids = Int[jax.Array, "B L"]
@@ -175,9 +176,8 @@ def measure(name: str, options: Options) -> list[dict]:
     )
 
 
-def measure_run(directory: Path, options: Options) -> list[dict]:
+def measure_run(run: Run, options: Options) -> list[dict]:
     """Rows of a trained model, on its training text, and of imposed patterns of the same use."""
-    run = open_run(directory)
     text = TokenCorpus.open(run.directory / "data" / "train").source
     ids = (
         _sentences(text, *shape)
@@ -292,9 +292,11 @@ def describe(rows: list[dict]) -> str:
 
 def main(options: Options) -> None:
     common.prepare(options.cores)
+    # A directory that holds no run is found out before minutes have gone by.
+    runs = [open_run(directory) for directory in options.run]
     rows = [row for size in options.sizes for row in measure(size, options)]
-    for directory in options.run:
-        rows += measure_run(directory, options)
+    for run in runs:
+        rows += measure_run(run, options)
     machine = common.machine()
     conditions = (
         f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds in which all take turns, of "

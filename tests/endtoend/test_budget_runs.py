@@ -172,7 +172,7 @@ def test_some_budgets_of_a_model_are_measured_alone(run, measured):
 @pytest.mark.slow
 def test_the_benchmark_measures_a_trained_run_and_imposed_gates_of_the_same_use(run):
     options = benchmark.Options(sentences=2, source_length=4, target_length=3, beam=2, encoded=64, rounds=1)
-    rows = benchmark.measure_run(run.directory, options)
+    rows = benchmark.measure_run(run, options)
     found = [(row["gates"], row["gates open"], row["task"]) for row in rows]
     trained = [("trained", name, task) for task in ("encode", "search") for name in ("1", "0.5")]
     assert found[:4] == trained and {row["gates"] for row in rows[4:]} == {"imposed"}
