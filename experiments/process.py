@@ -26,7 +26,16 @@ from flaxnmt.models.config import uses_splash
 from flaxnmt.models.families import example_inputs
 from flaxnmt.run_directory import PARAMETERS, PROFILE, RECORD, TOKENIZER, local_run, save_config, write_json
 from flaxnmt.runtime import keep_freed_memory
-from flaxnmt.sharding import BRANCHES_APART, Rules, check_sharded, make_mesh, owned_rows, unbox, use_mesh
+from flaxnmt.sharding import (
+    BRANCHES_APART,
+    Rules,
+    check_sharded,
+    in_few_words,
+    make_mesh,
+    owned_rows,
+    unbox,
+    use_mesh,
+)
 from flaxnmt.training.checkpoints import Checkpoints
 from flaxnmt.training.failures import in_short
 from flaxnmt.training.freezing import freeze, frozen_mask, held
@@ -110,7 +119,7 @@ def prepare_and_train(
     with use_mesh(mesh, rules):
         whole = check_sharded(jax.eval_shape(init, jax.random.key(0))["params"], mesh, rules)
         if whole and first:
-            log.info("whole on every device: %s", ", ".join(whole))
+            log.info("whole on every device: %s", in_few_words(whole))
         shapes, shardings = state_shardings(init, optimizer, training.ema is not None, mesh, rules)
         if initial is not None:
             check_initial(initial, shapes.params, arguments.init_from)

@@ -124,8 +124,8 @@ class BudgetLossConfig:
     joint: bool = False
     """Half of the sequences have the full budget on both sides; else half do on each side by itself."""
     begin: int = 0
-    """Updates before the first budget is drawn and the first noise: until then all is trained at the full budget, and gates
-    are decisions, as in inference, with the gradient of their value."""
+    """Updates before the first budget is drawn and the first noise: until then all is trained at the full budget, with all
+    gates open, and control networks learn to open them from the budget loss alone."""
     noise_start: float = 0.0
     """Scale of the noise on gates at the first update that has some."""
     noise_end: float = 5.0

@@ -12,6 +12,8 @@ a batch are a multiple of a constant of the configuration, never of the number o
 import contextlib
 import dataclasses
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -214,6 +216,12 @@ def check_sharded(boxed: PyTree, mesh: Mesh, rules: Rules = Rules()) -> list[str
             "or --mesh.fsdp 1"
         )
     return names
+
+
+def in_few_words(names: Sequence[str]) -> str:
+    """Names of parameters with commas; those of several layers as one, with how many they are."""
+    counts = Counter(re.sub(r"\blayers_\d+", "layers_*", name) for name in names)
+    return ", ".join(name if count == 1 else f"{name} ({count})" for name, count in counts.items())
 
 
 def is_boxed(leaf) -> bool:

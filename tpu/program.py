@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -107,17 +108,29 @@ def compile_call(call: Call, parameters: int) -> Program:
         raise ConfigError(f"the TPU compiler refuses the program: {_first_line(error)}") from error
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     done = summary(compiled.as_text())
+    outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return Program(
         arguments=memory.argument_size_in_bytes + call.beside,
         parameters=parameters,
-        temporaries=memory.temp_size_in_bytes,
-        outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        temporaries=_temporaries(memory, outputs),
+        outputs=outputs,
         code=memory.generated_code_size_in_bytes,
         collectives=done.collectives,
         touched=cost.get("bytes accessed", 0.0) * done.repeated,
         unknown=done.unknown,
         times=call.times,
     )
+
+
+def _temporaries(memory: Any, outputs: int) -> int:
+    """Bytes of all that is neither argument nor output.
+
+    Of a TPU program `temp_size_in_bytes` counts what is free among its temporaries at their peak twice. Before jax 0.12
+    there is nothing better; it is never less.
+    """
+    if hasattr(memory, "total_allocation_bytes"):
+        return memory.total_allocation_bytes - memory.argument_size_in_bytes - outputs
+    return memory.temp_size_in_bytes
 
 
 def _exhausted(message: str) -> tuple[str, int]:

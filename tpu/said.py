@@ -1,6 +1,7 @@
 """What a plan says, line by line: bytes, collectives, work, time, price, and what to change where it does not fit."""
 
 from flaxnmt.config import Config
+from flaxnmt.sharding import in_few_words
 from tpu import branches
 from tpu.slices import GIB, Slice
 
@@ -49,7 +50,7 @@ def said_of(row: Row, slice_: Slice, config: Config, efficiency: float, dollars:
         f"{mesh}, sources {list(row['source'])}, targets {list(row['target'])}"
     ]
     if row["whole"]:
-        lines.append(f"whole on every device: {', '.join(row['whole'])}")
+        lines.append(f"whole on every device: {in_few_words(row['whole'])}")
     room = f"{row['room'] / GIB:.0f} GiB of a device"
     if not row["fits"]:
         used = f"{row['used'] / GIB:.2f} of the {room}" if row["used"] else row["said"]

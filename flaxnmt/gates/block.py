@@ -150,11 +150,11 @@ class GatedBlock(nn.Module):
             noise, scale = None, 0.0 if gating.noise is None else gating.noise
             if gating.noise is not None:
                 noise = hash_normal(self.make_rng("dropout"), logits.shape)
-            if gating.decided is not None:
-                scale = jnp.where(gating.decided, 0.0, scale)
+            if gating.open is not None:
+                scale = jnp.where(gating.open, 0.0, scale)
             gate = counted = soft_gate(logits, noise, scale)
-            if gating.decided is not None:
-                gate = jnp.where(gating.decided, decided(logits, gate), gate)
+            if gating.open is not None:
+                gate = jnp.where(gating.open, 1.0, gate)
             if gating.counted is not None:
                 by_decision = jnp.reshape(gating.counted, (-1, *(1,) * (logits.ndim - 1)))
                 counted = jnp.where(by_decision, decided(logits, counted), counted)

@@ -37,12 +37,12 @@ class Gating:
 
     Attributes:
       noise: its scale; None for none.
-      decided: gates are decisions, as in inference, with the gradient of their value without noise; never if None.
+      open: all gates are, whatever their value, which counts without noise; never if None.
       counted: of each example, whether its gates count as what they would decide; else, or if None, as their value.
     """
 
     noise: Float[Array, ""] | None = None
-    decided: Bool[Array, ""] | None = None
+    open: Bool[Array, ""] | None = None
     counted: Bool[Array, " B"] | None = None
 
 

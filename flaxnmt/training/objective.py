@@ -57,8 +57,8 @@ class BudgetLoss:
         scale = noise_scale(step - begin, start, end, max((self.config.noise_steps or 1) - begin, 1))
         return jnp.where(step < begin, 0.0, scale)
 
-    def decided(self, step: Int[Array, ""]) -> Bool[Array, ""] | None:
-        """Whether gates are decisions after this many updates; None where they never are."""
+    def open(self, step: Int[Array, ""]) -> Bool[Array, ""] | None:
+        """Whether all gates are open after this many updates; None where they never are."""
         return step < self.config.begin if self.config.begin else None
 
     def gating(self, budget: Int[Array, " B"] | None, update: Int[Array, ""], part: int) -> Gating | None:
@@ -68,7 +68,7 @@ class BudgetLoss:
         counted = None
         if self.config.count == "decided":
             counted = jnp.asarray([budget[part] < 1 for budget in self.model.config.budgets])[budget]
-        return Gating(self.noise(update), self.decided(update), counted)
+        return Gating(self.noise(update), self.open(update), counted)
 
     def options(self, key, rows: int, update: Int[Array, ""]) -> tuple[Int[Array, " B"] | None, dict]:
         """(the budget of each example, arguments of every forward pass); without a key nothing is drawn."""

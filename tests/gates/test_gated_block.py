@@ -342,7 +342,7 @@ def test_training_can_count_what_gates_would_decide(kind):
 
 
 @pytest.mark.parametrize("kind", slow_but(["attention"], ["attention", "feed-forward"]))
-def test_training_can_go_through_decisions_whose_gradient_is_that_of_soft_gates(kind):
+def test_gates_can_be_held_open_in_training(kind):
     module = KINDS[kind][0]
     params = float32(random_params(module))
 
@@ -354,16 +354,27 @@ def test_training_can_go_through_decisions_whose_gradient_is_that_of_soft_gates(
         return jax.grad(lambda params: (outputs(params, gating) ** 2).sum())(params)
 
     for noise in (None, 2.0):
-        late, before = (
+        early, late = (
             Gating(None if noise is None else jnp.float32(noise), jnp.asarray(on)) for on in (True, False)
         )
-        np.testing.assert_allclose(
-            outputs(params, late)[MASK], run(module, params, float32(X), HARD)[0][MASK], atol=1e-6
+        opened = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: leaf + 100 * (path[-1].key == "b_out" and "control" in path[-2].key), params
         )
-        np.testing.assert_array_equal(outputs(params, before), outputs(params, Gating(noise)))
-    # Its gates do not lie at 0 or 1, so a decision moves what is behind it, and the control networks learn from that.
-    decided = gradient(Gating(None, jnp.asarray(True)))
-    assert np.abs(decided["control"]["w_out"]).max() > 1e-2
+        np.testing.assert_allclose(
+            outputs(params, early)[MASK], run(module, opened, float32(X), HARD)[0][MASK], atol=1e-6
+        )
+        np.testing.assert_array_equal(outputs(params, late), outputs(params, Gating(noise)))
+    # Control networks learn nothing from what is behind open gates, and all from what gates count.
+    first = Gating(jnp.float32(2.0), jnp.asarray(True))
+    assert not np.any(gradient(first)["control"]["w_out"])
+
+    def used(params):
+        context = SOFT.replace(gating=first)
+        return module.apply({"params": params}, float32(X), context, rngs={"dropout": jax.random.key(3)})[
+            1
+        ].used.sum()
+
+    assert np.abs(jax.grad(used)(params)["control"]["w_out"]).max() > 1e-2
 
 
 def test_the_gradient_of_a_decision_is_that_of_the_value_of_the_gate():

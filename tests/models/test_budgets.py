@@ -234,8 +234,8 @@ def test_until_budgets_begin_all_is_trained_at_the_full_one_without_noise(made):
         gated.draw(keys[1], 64, 3), BudgetLoss(model, BudgetLossConfig(noise_steps=7)).draw(keys[1], 64, 0)
     )
     assert [float(gated.noise(step)) for step in (0, 2, 3, 5, 7, 9)] == [0, 0, 1, 3, 5, 5]
-    assert [bool(gated.decided(step)) for step in (0, 2, 3, 9)] == [True, True, False, False]
-    assert BudgetLoss(model, BudgetLossConfig(noise_steps=7)).decided(3) is None
+    assert [bool(gated.open(step)) for step in (0, 2, 3, 9)] == [True, True, False, False]
+    assert BudgetLoss(model, BudgetLossConfig(noise_steps=7)).open(3) is None
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from small_models import parameter_shapes, small_model
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import PRESETS
 from flaxnmt.models.seq2seq import Seq2Seq
-from flaxnmt.sharding import Rules, check_sharded, make_mesh, unsharded
+from flaxnmt.sharding import Rules, check_sharded, in_few_words, make_mesh, unsharded
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,17 @@ def test_a_broken_rule_is_refused_with_the_parameters_that_it_leaves_whole(boxed
         return
     with pytest.raises(ConfigError, match=r"100% of the parameters would be whole on every device \(.*table"):
         check_sharded(boxed, fsdp(), broken)
+
+
+def test_what_layers_have_alike_is_said_once():
+    names = [
+        "stack/layers_0/norm/scale",
+        "norm/scale",
+        "stack/layers_11/norm/scale",
+        "stack/layers_0/norm/bias",
+    ]
+    said = "stack/layers_*/norm/scale (2), norm/scale, stack/layers_*/norm/bias"
+    assert in_few_words(names) == said and in_few_words([]) == ""
 
 
 def test_without_fsdp_all_may_be_whole(boxed):

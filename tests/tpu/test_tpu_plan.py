@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,10 +24,10 @@ from tpu.work import Work, beam_step, bytes_of, train_step
 ROOT = Path(__file__).parents[2]
 
 
-def planned(command: str) -> tuple[int, str, str]:
+def planned(command: str, xla_flags: str = "") -> tuple[int, str, str]:
     """Exit code, output, errors of `python -m tpu.plan`."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    environment.pop("XLA_FLAGS", None)
+    environment["XLA_FLAGS"] = xla_flags
     done = subprocess.run(
         [sys.executable, "-m", "tpu.plan", *command.split()],
         capture_output=True, text=True, env=environment, cwd=ROOT,
@@ -306,6 +307,20 @@ def test_fsdp_gathers_and_holds_no_more_than_the_largest_layer_beyond(training, 
 
 
 @pytest.mark.tpu
+def test_temporaries_are_what_the_compiler_allocates(tmp_path):
+    row = compiled(
+        tmp_path,
+        "text_small --slice v5e-4 --model.encoder.layers 2 --model.decoder.layers 2 --data.batch-tokens 16384",
+        f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text",
+    )
+    (assignment,) = tmp_path.glob("*jit_whole*after_optimizations-buffer-assignment.txt")
+    text = assignment.read_text()
+    # Those without a color lie in HBM.
+    (heap,) = re.findall(r"^allocation \d+: size (\d+), page 0, preallocated-temp", text, re.MULTILINE)
+    assert int(heap) <= row["temporaries"] < int(heap) + 2**20
+
+
+@pytest.mark.tpu
 def test_a_step_of_the_search_and_two_slices(tmp_path):
     beam = compiled(tmp_path, "text_tiny --slice v5e-4 --decode")
     assert beam["program"] == "beam step" and beam["fits"] and beam["seconds"] > 0 and not beam["encoders"]
@@ -364,9 +379,9 @@ def test_what_does_not_fit_is_said_with_what_to_do():
     assert code == 1 and "does not fit" in said and "--model.remat" in said and "--mesh.fsdp" in said
 
 
-def compiled(tmp_path: Path, command: str) -> dict:
+def compiled(tmp_path: Path, command: str, xla_flags: str = "") -> dict:
     """The row of a plan."""
     path = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
-    code, said, error = planned(f"{command} --json {path}")
+    code, said, error = planned(f"{command} --json {path}", xla_flags)
     assert code == 0, (said, error)
     return json.loads(path.read_text())
