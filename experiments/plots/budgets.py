@@ -16,6 +16,8 @@ from experiments.plots.common import LEFT_OUT, chosen, command, finish
 
 GATED, PLAIN = "gated", "plain"
 LAYERS, DECODER_LAYERS, NARROWER = "?-of-?-layers", "?-of-?-decoder-layers", "feed-forward-*"
+SHORTER = "gated-shorter"
+"""As long as these, which are compared with it."""
 PARTS, CONSTANT_NOISE = "gated-m-*", "gated-constant-noise"
 
 BUDGET = ["encoder_budget", "decoder_budget"]
@@ -52,14 +54,14 @@ def draw_quality(table: pandas.DataFrame) -> Figure:
 
 def draw_parts(table: pandas.DataFrame) -> Figure:
     """BLEU against computation for each number m of parts of a feed-forward network (figure 12)."""
-    trials = {parts(rows): rows for _, rows in chosen(table, GATED, PARTS).groupby("name")}
+    trials = {parts(rows): rows for _, rows in chosen(table, SHORTER, PARTS).groupby("name")}
     return _draw_even({f"m = {m}": trials[m] for m in sorted(trials)})
 
 
 def draw_noise(table: pandas.DataFrame) -> Figure:
     """BLEU against computation for noise on gates that grows, and that is constant (figure 11)."""
     return _draw_even(
-        {"noise grows": chosen(table, GATED), "noise is constant": chosen(table, CONSTANT_NOISE)}
+        {"noise grows": chosen(table, SHORTER), "noise is constant": chosen(table, CONSTANT_NOISE)}
     )
 
 

@@ -95,8 +95,8 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger):
     assert all(row[4] == "120" and "version:" in row[6] for row in rows)
     assert left_out(outputs) == [
         [plots.LAYERS, plots.DECODER_LAYERS, plots.NARROWER],
-        [plots.PARTS],
-        [plots.CONSTANT_NOISE],
+        [plots.SHORTER, plots.PARTS],
+        [plots.SHORTER, plots.CONSTANT_NOISE],
     ]
     # Each line stands where its picture would.
     text, png = "text/markdown", "image/png"
@@ -108,7 +108,7 @@ def test_without_a_ledger_every_picture_names_its_trials(tmp_path):
     assert [kind for kind, _ in outputs] == ["text/markdown"] * 7
     assert "budgets.jsonl` is not there yet" in outputs[0][1]
     patterns = left_out(outputs)
-    assert len(patterns) == 6 and all(plots.GATED in line for line in patterns)
+    assert len(patterns) == 6 and all({plots.GATED, plots.SHORTER} & {*line} for line in patterns)
     baselines = [trial.name for trial in budgets.sweep.trials if trial.config == "multi30k_en_de"]
     assert all(any(fnmatch(name, pattern) for pattern in patterns[0]) for name in baselines)
 
@@ -185,10 +185,11 @@ def test_tables_have_a_line_for_each_budget(ledger):
 
 
 def test_versions_of_the_gated_model_are_lines_beside_it(table):
+    table = table.assign(name=table["name"].replace("gated", plots.SHORTER))
     (line,) = plots.draw_parts(table).axes[0].containers
     assert line.get_label() == "m = 2"
     # The same trial stands for one with constant noise.
-    constant = table.assign(name=table["name"].replace("gated", plots.CONSTANT_NOISE))
+    constant = table.assign(name=table["name"].replace(plots.SHORTER, plots.CONSTANT_NOISE))
     grows, constant = plots.draw_noise(pandas.concat([table, constant])).axes[0].containers
     assert [grows.get_label(), constant.get_label()] == ["noise grows", "noise is constant"]
     assert len(line.lines[0].get_xdata()) == 2
