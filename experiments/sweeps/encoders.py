@@ -48,15 +48,16 @@ def _length(updates: int, max_length: int, buckets: int) -> tuple[str, ...]:
     return (
         *("--max-steps", str(updates), "--training.evaluate-every", str(updates // 6)),
         *("--data.max-length", str(max_length), "--data.buckets", str(buckets)),
-        *("--data.batch-tokens", "2048"),
+        *("--data.batch-tokens", "1024"),
+        *("--optimizer.learning-rate", "3e-3", "--optimizer.warmup-steps", "400"),
     )
 
 
 LENGTHS = {
-    "multi30k_en_de": _length(1200, max_length=64, buckets=4),
+    "multi30k_en_de": _length(2400, max_length=64, buckets=4),
     # At 64 tokens a sixth of Guarani's pairs would be left out, and a third of their words.
-    "lowres_gn_es": _length(2400, max_length=128, buckets=5),
-    "bible_en_vi": _length(2400, max_length=128, buckets=5),
+    "lowres_gn_es": _length(4800, max_length=128, buckets=5),
+    "bible_en_vi": _length(4800, max_length=128, buckets=5),
 }
 
 
@@ -139,7 +140,7 @@ COMBINED = {
     "gated": ("--model.encoder.combine", "gated"),
     "budgets": (
         *("--model.budget.encoder", "1", "0.75", "0.5", "0.25"),
-        *("--training.budget.begin", "300", "--training.budget.noise-steps", "800"),
+        *("--training.budget.begin", "600", "--training.budget.noise-steps", "1200"),
         *("--training.budget.count", "decided"),
     ),
 }
