@@ -193,7 +193,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
 
 def settings(options) -> dict:
     """Options of a benchmark for its row of results, without paths."""
-    return {name: value for name, value in asdict(options).items() if not isinstance(value, Path)}
+
+    def is_path(value) -> bool:
+        return isinstance(value, Path) or (isinstance(value, tuple) and any(map(is_path, value)))
+
+    return {name: value for name, value in asdict(options).items() if not is_path(value)}
 
 
 def write_results(name: str, title: str, text: str, row: dict, directory: Path = RESULTS) -> None:

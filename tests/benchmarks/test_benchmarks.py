@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.benchmarks import common, document_times, ours, training
+from experiments.benchmarks import budgets, common, document_times, ours, training
 from experiments.benchmarks.peers.sizes import EOS, PAD, SIZES
 from flaxnmt.errors import ConfigError, RunError
 from flaxnmt.models.config import PRESETS
@@ -33,6 +33,14 @@ def test_sizes_are_those_of_the_presets():
                 stack.feed_forward,
             )
         assert size.d_model == preset.d_model
+
+
+def test_settings_leave_out_paths_and_can_be_written(tmp_path):
+    settings = common.settings(budgets.Options(run=(tmp_path, tmp_path), results=tmp_path, rounds=2))
+    assert settings["rounds"] == 2 and not {"run", "results"} & set(settings)
+    common.write_results("budgets", "Budgets", "text", {"options": settings}, tmp_path)
+    (line,) = (tmp_path / "benchmarks.jsonl").read_text().splitlines()
+    assert json.loads(line)["options"]["rounds"] == 2
 
 
 def test_random_ids_end_with_eos_and_have_the_lengths_that_were_asked_for():
