@@ -89,6 +89,10 @@ def check_ranges(config: Config) -> None:
         raise ConfigError(
             f"--training.budget.begin {noise.begin}: give less than --training.budget.noise-steps and --max-steps, here {last}"
         )
+    if config.model.budgets and noise.fall_steps is not None and noise.fall_steps <= noise.begin:
+        raise ConfigError(
+            f"--training.budget.fall-steps {noise.fall_steps}: give more than --training.budget.begin, here {noise.begin}"
+        )
     coverage = config.data.tokenizer.character_coverage
     if not 0 < coverage <= 1:
         raise ConfigError(f"--data.tokenizer.character-coverage {coverage}: a share above 0 and up to 1")

@@ -126,6 +126,9 @@ class BudgetLossConfig:
     begin: int = 0
     """Updates before the first budget is drawn and the first noise: until then all is trained at the full budget, with all
     gates open, and control networks learn to open them from the budget loss alone."""
+    fall_steps: int | None = None
+    """Updates until budgets are at their levels, to which they come down from the whole in a line after `begin`, so that what
+    a model needs least goes first; at once if None."""
     noise_start: float = 0.0
     """Scale of the noise on gates at the first update that has some."""
     noise_end: float = 5.0

@@ -55,6 +55,10 @@ def norm(params, x):
     return reference.layer_norm(x, params["scale"], params["bias"])
 
 
+def output(params, j, y):
+    return norm(params[name], y) if (name := f"output_norms_{j}") in params else y
+
+
 def norm_of_heads(params, name, y):
     """Layer normalisation of [..., H, L, K] over the features of all heads together."""
     rows = np.swapaxes(y, -3, -2)
@@ -63,11 +67,11 @@ def norm_of_heads(params, name, y):
 
 
 def attention_block(params, x, mask, hard, memory=None):
-    """Eq. 13: x + G_q(x) LN(attention(LN(x)))."""
+    """Eq. 13: x + G_q(x) LN(attention(LN(x))); without a norm of the output where there is none."""
     h = norm(params["input_norms_0"], x)
     keys_of, rows = (h, x) if memory is None else (memory, memory)
     key_gate = gate(params["key_control"], rows, hard)[..., 0] * mask
-    y = norm(params["output_norms_0"], attention(params["sublayers_0"], h, keys_of, key_gate, mask))
+    y = output(params, 0, attention(params["sublayers_0"], h, keys_of, key_gate, mask))
     query_gate = gate(params["control"], x, hard)
     return x + (query_gate * mask[..., None] if memory is None else query_gate) * y
 
@@ -77,7 +81,7 @@ def feed_forward_block(params, x, hard):
     gates, y = gate(params["control"], x, hard), x
     for j in range(gates.shape[-1]):
         part = reference.feed_forward(params[f"sublayers_{j}"], norm(params[f"input_norms_{j}"], x))
-        y = y + gates[..., j : j + 1] * norm(params[f"output_norms_{j}"], part)
+        y = y + gates[..., j : j + 1] * output(params, j, part)
     return y
 
 

@@ -111,6 +111,7 @@ class GatedBlock(nn.Module):
       sublayers: f_j, each a module of its own, since one that stands twice shares its parameters; for eq. 15 feed-forward
         networks of inner size F / m.
       hidden: d_h of the control networks.
+      normed_outputs: whether the output of each sub-layer is normalised in front of its gate; else LN_j is left out.
       dropout: rate on the sum.
       dtype: of the computation.
     """
@@ -118,13 +119,15 @@ class GatedBlock(nn.Module):
     d_model: int
     sublayers: tuple[SubLayer, ...]
     hidden: int
+    normed_outputs: bool = True
     dropout: float = 0.0
     dtype: Any = jnp.float32
 
     def setup(self):
         gates = len(self.sublayers)
         self.input_norms = [layer_norm(self.dtype) for _ in self.sublayers]
-        self.output_norms = [layer_norm(self.dtype, scale=OUTPUT_SCALE) for _ in self.sublayers]
+        if self.normed_outputs:
+            self.output_norms = [layer_norm(self.dtype, scale=OUTPUT_SCALE) for _ in self.sublayers]
         self.control = ControlNetwork(self.d_model, self.hidden, gates, self.dtype)
         if self.gates_keys:
             self.key_control = ControlNetwork(self.d_model, self.hidden, gates, self.dtype)
@@ -133,8 +136,10 @@ class GatedBlock(nn.Module):
     def added_flops(self, queries: Count, keys: Count) -> Count:
         """What a block without gates does not do: control networks, and all norms of rows but one."""
         control = control_flops(self.d_model, self.hidden, len(self.sublayers))
-        norms = (2 * len(self.sublayers) - 1) * layer_norm_flops(self.d_model)
-        return queries * (control + norms) + (keys * control if self.gates_keys else 0)
+        norms = len(self.sublayers) * (2 if self.normed_outputs else 1) - 1
+        return queries * (control + norms * layer_norm_flops(self.d_model)) + (
+            keys * control if self.gates_keys else 0
+        )
 
     @property
     def gates_keys(self) -> bool:
@@ -204,7 +209,8 @@ class GatedBlock(nn.Module):
             factor = gate.factor[..., j : j + 1]
             here = context.replace(active=factor[..., 0] > 0) if self._skips(sublayer, context) else context
             part, seen = sublayer.rows(h, shared[j], here)
-            y += factor.astype(self.dtype) * self.output_norms[j](part)
+            part = self.output_norms[j](part) if self.normed_outputs else part
+            y += factor.astype(self.dtype) * part
             captured.append(seen)
         return self.residual_dropout(y, context.deterministic), gate, captured
 

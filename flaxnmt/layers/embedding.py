@@ -62,6 +62,7 @@ class TokenTable(nn.Module):
       vocab_size: V.
       d_model: D.
       scaled: whether embeddings are multiplied by sqrt(D).
+      zeros: whether it begins as zeros, as marks do that say nothing before they are learned.
       axis: logical axis of its rows; None where they are few, and stay together on every device.
       dtype: of the computation; the table and logits are float32.
     """
@@ -69,11 +70,12 @@ class TokenTable(nn.Module):
     vocab_size: int
     d_model: int
     scaled: bool = True
+    zeros: bool = False
     axis: str | None = "vocab"
     dtype: Any = jnp.float32
 
     def setup(self):
-        deviation = self.d_model**-0.5 if self.scaled else 0.02
+        deviation = 0.0 if self.zeros else self.d_model**-0.5 if self.scaled else 0.02
         init = partitioned(nn.initializers.normal(deviation), self.axis, "embed")
         self.table = self.param("table", init, (self.vocab_size, self.d_model))
 

@@ -26,6 +26,7 @@ class FeedForward(SubLayer):
       dropout: rate after the activation.
       activation: between the two products.
       dtype: of the computation; parameters are float32.
+      parts: of how many such networks side by side this is one: the weights of all begin as those of one network.
     """
 
     d_model: int
@@ -33,15 +34,17 @@ class FeedForward(SubLayer):
     dropout: float = 0.0
     activation: Callable[[jax.Array], jax.Array] = jax.nn.relu
     dtype: Any = jnp.float32
+    parts: int = 1
 
     def setup(self):
         d_model, hidden, zeros = self.d_model, self.hidden, nn.initializers.zeros
+        whole = hidden * self.parts
         self.w_in = self.param(
-            "w_in", partitioned(projection(d_model, hidden), "embed", "mlp"), (d_model, hidden)
+            "w_in", partitioned(projection(d_model, whole), "embed", "mlp"), (d_model, hidden)
         )
         self.b_in = self.param("b_in", partitioned(zeros, "mlp"), (hidden,))
         self.w_out = self.param(
-            "w_out", partitioned(projection(hidden, d_model), "mlp", "embed"), (hidden, d_model)
+            "w_out", partitioned(projection(whole, d_model), "mlp", "embed"), (hidden, d_model)
         )
         self.b_out = self.param("b_out", partitioned(zeros, "activation"), (d_model,))
         self.hidden_dropout = Dropout(self.dropout)

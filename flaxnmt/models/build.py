@@ -73,6 +73,7 @@ def block(
         raise ConfigError(f"--model.norm {config.norm} with budgets: gates need --model.norm pre")
     hidden = config.budget.control_hidden or max(config.d_model // 8, 1)
     kept = {name: value for name, value in changes.items() if name == "dropout"}
+    kept["normed_outputs"] = config.budget.normed_outputs
     return GatedBlock(config.d_model, sublayers, hidden, **common | kept)
 
 
@@ -82,7 +83,12 @@ def feed_forward(config: ModelConfig, levels: tuple[float, ...], hidden: int) ->
     if parts < 1 or hidden % parts:
         raise ConfigError(f"--model.budget.blocks {parts} does not divide the feed-forward size {hidden}")
     rate = config.dropout if config.hidden_dropout is None else config.hidden_dropout
-    common = {"dropout": rate, "activation": ACTIVATIONS[config.activation], "dtype": config.dtype}
+    common = {
+        "dropout": rate,
+        "activation": ACTIVATIONS[config.activation],
+        "dtype": config.dtype,
+        "parts": parts,
+    }
     networks = (FeedForward(config.d_model, hidden // parts, **common, parent=None) for _ in range(parts))
     return block(config, levels, *networks)
 

@@ -129,8 +129,11 @@ class BudgetConfig:
     """Parts into which a feed-forward network is cut, each with its own gate (the paper's m)."""
     control_hidden: int | None = None
     """Hidden size of the networks that control gates; an eighth of d_model if None (the paper's 128 at its 1024)."""
+    normed_outputs: bool = True
+    """Outputs of sub-layers are normalised in front of their gates (the paper's); without, open gates are an ordinary
+    Transformer."""
     normed_keys: bool = False
-    """Keys and values of attention are normalised in front of their gates, as all other gated outputs are."""
+    """Keys and values of attention are normalised in front of their gates, too."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,9 @@ class DecoderOnly(nn.Module):
         config = self.config
         self.table = TokenTable(self.vocab_size, config.d_model, dtype=config.dtype)
         if config.budgets:
-            self.budget_table = TokenTable(len(config.budgets), config.d_model, axis=None, dtype=config.dtype)
+            self.budget_table = TokenTable(
+                len(config.budgets), config.d_model, zeros=True, axis=None, dtype=config.dtype
+            )
         self.embedding = Embedding(self.table, build.positions(config), config.dropout)
         self.decoder = build.causal_decoder(config)
 

@@ -37,7 +37,7 @@ class EncoderOnly(nn.Module):
         if config.segments:
             self.segment_table = TokenTable(config.segments, scaled=False, axis=None, **sizes)
         if config.budgets:
-            self.budget_table = TokenTable(len(config.budgets), scaled=False, axis=None, **sizes)
+            self.budget_table = TokenTable(len(config.budgets), scaled=False, zeros=True, axis=None, **sizes)
         norm = layer_norm(config.dtype) if config.embedding_norm else None
         self.embedding = Embedding(self.table, build.source_positions(config), config.dropout, norm)
         self.encoder = build.encoders(config)

@@ -76,7 +76,7 @@ class Seq2Seq(nn.Module):
         self.source_table = self.target_table if config.tie == "all" else self._table(self.source_vocab)
         self.output_table = self._table(self.target_vocab) if config.tie == "none" else self.target_table
         if config.budgets:
-            self.budget_table = self._table(len(config.budgets), axis=None)
+            self.budget_table = self._table(len(config.budgets), zeros=True, axis=None)
         self.source_embedding = Embedding(self.source_table, build.source_positions(config), config.dropout)
         self.target_embedding = Embedding(self.target_table, build.positions(config), config.dropout)
         self.encoder = build.encoders(config)

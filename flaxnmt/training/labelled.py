@@ -60,6 +60,6 @@ def labelled_objective(model: EncoderOnly, budget: BudgetLossConfig = BudgetLoss
         drawn, options = gated.options(key, len(tokens), update)
         options["gating"] = gated.gating(drawn, update, 0)
         logits, aux = labelled_logits(model, tokens, batch["segments"], budget=drawn, **options)
-        return gated.added(labelled_sums(logits, batch[head], head), drawn, aux)
+        return gated.added(labelled_sums(logits, batch[head], head), drawn, update, aux)
 
     return objective_of(model, loss_sums)

@@ -57,6 +57,14 @@ class BudgetLoss:
         scale = noise_scale(step - begin, start, end, max((self.config.noise_steps or 1) - begin, 1))
         return jnp.where(step < begin, 0.0, scale)
 
+    def shares(self, step: Int[Array, ""]) -> Float[Array, "P parts"]:
+        """What each budget leaves to each part of the model after this many updates."""
+        levels = jnp.asarray(self.model.config.budgets, jnp.float32)
+        if self.config.fall_steps is None:
+            return levels
+        begin, end = self.config.begin, self.config.fall_steps
+        return 1 - (1 - levels) * jnp.clip((step - begin) / (end - begin), 0, 1)
+
     def open(self, step: Int[Array, ""]) -> Bool[Array, ""] | None:
         """Whether all gates are open after this many updates; None where they never are."""
         return step < self.config.begin if self.config.begin else None
@@ -77,25 +85,27 @@ class BudgetLoss:
             return None, common
         return self.draw(jax.random.fold_in(key, 1), rows, update), common
 
-    def sums(self, budget: Int[Array, " B"], *reports: Aux) -> Sums:
+    def sums(self, budget: Int[Array, " B"], update: Int[Array, ""], *reports: Aux) -> Sums:
         """The budget loss (eq. 9), and by how much of their whole the parts of the model differ from their budgets."""
-        fractions = jnp.asarray(self.model.config.budgets, jnp.float32)
+        shares = self.shares(update)
         options = {name: getattr(self.config, name) for name in ("normaliser", "two_sided", "per_sequence")}
         loss, rows = 0.0, {}
         for place, (name, aux) in enumerate(zip(self.model.config.parts, reports, strict=True)):
             if aux.used is None:
                 continue
-            loss += budget_loss(aux.used, aux.full, fractions[:, place], budget, **options)
-            plan = (fractions[budget, place] * aux.full).sum()
+            loss += budget_loss(aux.used, aux.full, shares[:, place], budget, **options)
+            plan = (shares[budget, place] * aux.full).sum()
             rows[f"{name}_over_budget"] = (aux.used.sum() - plan) / jnp.maximum(aux.full.sum(), 1)
         return {"budget_loss": loss} | rows
 
-    def added(self, sums: Sums, budget: Int[Array, " B"] | None, *reports: Aux) -> Sums:
+    def added(
+        self, sums: Sums, budget: Int[Array, " B"] | None, update: Int[Array, ""], *reports: Aux
+    ) -> Sums:
         """The sums of a batch with the budget loss among them, which weighs as much as its tokens do."""
         if budget is None:
             return sums
         # Sums over batches are divided by their target tokens: a batch counts as many times as it has of them.
-        rows = {name: value * sums["tokens"] for name, value in self.sums(budget, *reports).items()}
+        rows = {name: value * sums["tokens"] for name, value in self.sums(budget, update, *reports).items()}
         return sums | rows | {"loss": sums["loss"] + self.config.weight * rows["budget_loss"]}
 
     def evaluated(self, sums: Sums, batch: PyTree, aux: Aux) -> Sums:
@@ -143,7 +153,7 @@ def translation_objective(
         hidden, decoder = model.decode(encoded, target, **options, gating=gated.gating(drawn, update, -1))
         sums = _cross_entropy(model, hidden, target, target != PAD, smoothing, chunk)
         reports = (encoder, decoder) if isinstance(model, Seq2Seq) else (decoder,)
-        return gated.added(sums, drawn, *reports)
+        return gated.added(sums, drawn, update, *reports)
 
     return objective_of(model, loss_sums)
 
@@ -167,7 +177,7 @@ def language_objective(
         follows = jnp.pad(packed[:, 1:] == packed[:, :-1], ((0, 0), (0, 1)))
         target = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
         sums = _cross_entropy(model, hidden, target, follows & (target != PAD), 0.0, chunk)
-        return gated.evaluated(sums, batch, aux) if key is None else gated.added(sums, drawn, aux)
+        return gated.evaluated(sums, batch, aux) if key is None else gated.added(sums, drawn, update, aux)
 
     return objective_of(model, loss_sums)
 
@@ -204,7 +214,7 @@ def masked_objective(
         sums = _named(label_smoothed_cross_entropy(logits, target, counts, 0.0))
         right = jnp.sum((logits.argmax(-1) == target) & counts, dtype=jnp.float32)
         sums |= {"masked_accuracy": right}
-        return gated.evaluated(sums, batch, aux) if key is None else gated.added(sums, drawn, aux)
+        return gated.evaluated(sums, batch, aux) if key is None else gated.added(sums, drawn, update, aux)
 
     return objective_of(model, loss_sums)
 

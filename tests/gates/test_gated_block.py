@@ -20,6 +20,7 @@ from flaxnmt.encoders.lstm import LSTM
 from flaxnmt.encoders.static_expansion import StaticExpansion
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.gates.control import control_flops, decided, soft_gate
+from flaxnmt.layers.block import Block
 from flaxnmt.layers.context import Context, Gating
 from flaxnmt.layers.feed_forward import FeedForward
 from flaxnmt.layers.sublayer import SubLayer
@@ -34,16 +35,16 @@ SOFT = Context(query_mask=jnp.asarray(MASK), key_mask=jnp.asarray(MASK), determi
 HARD = SOFT.replace(deterministic=True)
 
 
-def make(*sublayers, dropout=0.0):
-    return GatedBlock(D, sublayers, HIDDEN, dropout=dropout)
+def make(*sublayers, **options):
+    return GatedBlock(D, sublayers, HIDDEN, **options)
 
 
-def attention_block(normed_keys=False):
-    return make(MultiHeadAttention(D, H, normed_keys=normed_keys))
+def attention_block(normed_keys=False, **options):
+    return make(MultiHeadAttention(D, H, normed_keys=normed_keys), **options)
 
 
-def feed_forward_block(parts=2):
-    return make(*(FeedForward(D, F // parts) for _ in range(parts)))
+def feed_forward_block(parts=2, **options):
+    return make(*(FeedForward(D, F // parts, parts=parts) for _ in range(parts)), **options)
 
 
 def random_params(module, seed=1):
@@ -75,10 +76,17 @@ KINDS = {
     "attention": (attention_block(), slow_attention_block),
     "attention, normed keys": (attention_block(normed_keys=True), slow_attention_block),
     "feed-forward": (feed_forward_block(), slow.feed_forward_block),
+    "attention, outputs as they are": (attention_block(normed_outputs=False), slow_attention_block),
+    "feed-forward, outputs as they are": (
+        feed_forward_block(normed_outputs=False),
+        slow.feed_forward_block,
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", slow_but(["attention, normed keys", "feed-forward"], KINDS))
+@pytest.mark.parametrize(
+    "kind", slow_but(["attention, normed keys", "feed-forward", "attention, outputs as they are"], KINDS)
+)
 def test_a_gated_block_is_its_equation_forward_and_backward(kind):
     module, expected = KINDS[kind]
     params = random_params(module)
@@ -105,7 +113,9 @@ def test_a_gated_block_is_its_equation_forward_and_backward(kind):
         assert all(np.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(d_params[name])), name
 
 
-@pytest.mark.parametrize("kind", slow_but(["attention", "feed-forward"], KINDS))
+@pytest.mark.parametrize(
+    "kind", slow_but(["attention", "feed-forward", "feed-forward, outputs as they are"], KINDS)
+)
 def test_decisions_are_the_equation_and_skipping_equals_masking(kind):
     module, expected = KINDS[kind]
     params = random_params(module)
@@ -154,12 +164,39 @@ def test_open_gates_are_the_block_with_another_norm_and_closed_ones_the_identity
     np.testing.assert_allclose(use.used, added, rtol=1e-6)
 
 
+@pytest.mark.parametrize("normed_outputs, norms", [(True, 2), (False, 1)])
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_each_part_of_a_feed_forward_network_adds_norms(parts):
-    module = feed_forward_block(parts)
+def test_each_part_of_a_feed_forward_network_adds_norms(parts, normed_outputs, norms):
+    module = feed_forward_block(parts, normed_outputs=normed_outputs)
     use = run(module, float32(slow.set_gates(random_params(module), 1.0)), float32(X), HARD)[1]
-    added = MASK.sum(1) * (control_flops(D, HIDDEN, parts) + (2 * parts - 1) * NORM)
+    added = MASK.sum(1) * (control_flops(D, HIDDEN, parts) + (norms * parts - 1) * NORM)
     np.testing.assert_allclose(use.used, use.full + added, rtol=1e-6)
+
+
+def test_without_norms_of_outputs_open_gates_are_the_block_without_gates():
+    module, plain = feed_forward_block(1, normed_outputs=False), Block(FeedForward(D, F))
+    params = float32(slow.set_gates(random_params(module), 1.0))
+    assert set(params) == {"control", "input_norms_0", "sublayers_0"}
+    same = {"layer_norm": params["input_norms_0"], "sublayer": params["sublayers_0"]}
+    expected, _ = plain.apply({"params": same}, float32(X), HARD)
+    real = MASK[..., None]
+    np.testing.assert_array_equal(run(module, params, float32(X), HARD)[0] * real, expected * real)
+
+
+def test_the_parts_of_a_feed_forward_network_begin_as_one():
+    d_model, hidden, parts = 64, 256, 4
+    whole = FeedForward(d_model, hidden)
+    one = FeedForward(d_model, hidden // parts, parts=parts)
+    x = jnp.ones((1, 1, d_model))
+
+    def weights(module):
+        params = unbox(module.init(jax.random.key(0), x, x, HARD)["params"])
+        return {name: (w.shape, np.abs(w).max(), w.std()) for name, w in params.items() if name[0] == "w"}
+
+    for name, (shape, largest, deviation) in weights(one).items():
+        of_whole = weights(whole)[name]
+        assert np.prod(shape) * parts == np.prod(of_whole[0])
+        np.testing.assert_allclose((largest, deviation), of_whole[1:], rtol=0.02)
 
 
 def test_work_is_counted_over_real_rows_alone():

@@ -23,6 +23,7 @@ from flaxnmt.checks import check_model, check_ranges
 from flaxnmt.config import BudgetLossConfig, Config, TrainingConfig
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import budget_loss
+from flaxnmt.layers.context import Aux
 from flaxnmt.models.config import (
     BudgetConfig,
     DecoderConfig,
@@ -238,6 +239,22 @@ def test_until_budgets_begin_all_is_trained_at_the_full_one_without_noise(made):
     assert BudgetLoss(model, BudgetLossConfig(noise_steps=7)).open(3) is None
 
 
+def test_budgets_come_down_to_their_levels_in_a_line(made):
+    model, _ = made
+    levels = np.asarray(model.config.budgets)
+    falling = BudgetLoss(model, BudgetLossConfig(begin=2, fall_steps=6, noise_steps=7))
+    for step, share in ((0, 0), (2, 0), (3, 0.25), (5, 0.75), (6, 1), (9, 1)):
+        np.testing.assert_allclose(falling.shares(step), 1 - (1 - levels) * share)
+    at_once = BudgetLoss(model, BudgetLossConfig(begin=2, noise_steps=7))
+    np.testing.assert_allclose(at_once.shares(0), levels)
+    # The loss of the same use is one of the other budget.
+    half = levels.tolist().index([0.5, 0.5])
+    drawn, reports = jnp.full(3, half), [Aux(used=jnp.ones(3) * 3.0, full=jnp.ones(3) * 4.0)] * 2
+    for step, expected in ((2, -0.25), (4, 0.0), (6, 0.25)):
+        sums = falling.sums(drawn, step, *reports)
+        np.testing.assert_allclose(sums["encoder_over_budget"], expected, atol=1e-7)
+
+
 @pytest.mark.slow
 def test_one_side_may_be_gated_alone():
     model = small_model(budget=BudgetConfig(decoder=LEVELS))
@@ -340,6 +357,10 @@ def test_what_does_not_go_together_is_refused():
         ({"weight": -1.0}, "--training.budget.weight -1: give 0 or more"),
         ({"begin": -1}, "--training.budget.begin -1: give 0 or more"),
         ({"begin": 7, "noise_steps": 7}, "--training.budget.begin 7: give less than .* here 7"),
+        (
+            {"begin": 7, "fall_steps": 7, "noise_steps": 9},
+            "--training.budget.fall-steps 7: give more than .* here 7",
+        ),
         ({"noise_start": -2.0}, "--training.budget.noise-start -2: give 0 or more"),
         ({}, "noise on gates grows without an end: give --training.budget.noise-steps or --max-steps"),
     ],
