@@ -31,11 +31,12 @@ def search(
     beam_size: int,
     n_best: int,
     length_penalty: float,
+    skip: bool = True,
 ) -> Hypotheses:
     """The n_best hypotheses of beam search for each row, on each device those of its rows."""
 
     def own(params, batch):
-        step, cache, rows = start(model, params, batch, beam_size, max_length)
+        step, cache, rows = start(model, params, batch, beam_size, max_length, skip)
         return beam_search(
             step, cache, rows["max_lengths"], max_length=max_length, beam_size=beam_size, n_best=n_best,
             length_penalty=length_penalty, min_lengths=rows["min_lengths"], prefix=rows["prefix"],
@@ -55,12 +56,13 @@ def draw(
     temperature: float,
     top_k: int | None,
     top_p: float | None,
+    skip: bool = True,
 ) -> Hypotheses:
     """Samples for each row, whose randomness is that of the row's number, on whatever device it is."""
 
     def own(params_and_seed, batch):
         params, seed = params_and_seed
-        step, cache, rows = start(model, params, batch, samples, max_length)
+        step, cache, rows = start(model, params, batch, samples, max_length, skip)
         return sample(
             step, cache, jax.random.key(seed), rows["rows"], rows["max_lengths"], max_length=max_length,
             samples=samples, temperature=temperature, top_k=top_k, top_p=top_p,
@@ -71,26 +73,32 @@ def draw(
 
 
 def start(
-    model: Any, params: Params, batch: Batch, beams: int, max_length: int
+    model: Any, params: Params, batch: Batch, beams: int, max_length: int, skip: bool = True
 ) -> tuple[Step, DecodeCache, Batch]:
     """Step, cache, and what is known of each row of the search, of which a document has many."""
     variables, leading = {"params": params}, batch["max_lengths"].shape
     some = {name: batch[name] for name in ("wanted", "places", "budget") if name in batch}
     cache = model.apply(
-        variables, batch["source"], beams, max_length, batch.get("paragraph"), **some, method="start"
+        variables,
+        batch["source"],
+        beams,
+        max_length,
+        batch.get("paragraph"),
+        **some,
+        skip=skip,
+        method="start",
     )
     rows = {
         name: batch[name].reshape(math.prod(leading), *batch[name].shape[len(leading) :])
         for name in ("max_lengths", "min_lengths", "rows", "prefix")
     }
-    return partial(model.apply, variables, method="step"), cache, rows
+    return partial(model.apply, variables, skip=skip, method="step"), cache, rows
 
 
-def target_log_probs(model: Any, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities [R, T], and the share of the full computation of each, [R, 2] or [R, 0] without gates.
-
-    What gates decide against is not computed, as in a search.
-    """
+def target_log_probs(
+    model: Any, params: Params, batch: Batch, skip: bool = True
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probabilities [R, T], and the share of the full computation of each, [R, 2] or [R, 0] without gates."""
     target, some = batch["target"], {"wanted": batch["wanted"]} if "wanted" in batch else {}
     logits, use = model.apply(
         {"params": params},
@@ -99,7 +107,7 @@ def target_log_probs(model: Any, params: Params, batch: Batch) -> tuple[jax.Arra
         paragraphs=batch.get("paragraph"),
         budget=batch.get("budget"),
         places=batch.get("places"),
-        skip=True,
+        skip=skip,
         **some,
         method="logits_and_use",
     )

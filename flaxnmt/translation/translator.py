@@ -60,10 +60,10 @@ class Translator:
         self.model, self.params, self.vocabularies = model, params, vocabularies
         self.decoding, self.mesh = decoding, mesh
         whole = None if mesh is None else NamedSharding(mesh, PartitionSpec())
-        jit = partial(jax.jit, out_shardings=whole)
-        self._beam = jit(partial(programs.search, model), static_argnames=programs.SEARCH_OPTIONS)
-        self._sample = jit(partial(programs.draw, model), static_argnames=programs.DRAW_OPTIONS)
-        self._score = jit(partial(programs.target_log_probs, model))
+        jit, skip = partial(jax.jit, out_shardings=whole), decoding.skip
+        self._beam = jit(partial(programs.search, model, skip=skip), static_argnames=programs.SEARCH_OPTIONS)
+        self._sample = jit(partial(programs.draw, model, skip=skip), static_argnames=programs.DRAW_OPTIONS)
+        self._score = jit(partial(programs.target_log_probs, model, skip=skip))
 
     def translate(self, lines: Sequence[str], **options) -> list[str]:
         """The best translation of each line; a blank line stays blank. Options as in `hypotheses`."""
