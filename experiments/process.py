@@ -91,6 +91,9 @@ def prepare_and_train(
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.model)
     rules = BRANCHES_APART if config.mesh.branches else Rules()
     owned_rows(config.data.rows_multiple, mesh, rules)
+    training = config.training
+    schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
+    optimizer = make_optimizer(config.optimizer, schedule)
     begins = arguments.init_from is not None and not has_checkpoint(directory)
     source = local_run(arguments.init_from, PARAMETERS, TOKENIZER) if begins else None
     initial = None if source is None else at_word_level(exported(source), config.model)
@@ -99,9 +102,6 @@ def prepare_and_train(
         until_end.enter_context(made_directory(directory, config, source))
     task = make_task(config, directory, shared.bring)
     check_corpus(task.corpus, directory)
-    training = config.training
-    schedule = make_schedule(config.optimizer, config.model.d_model, training.max_steps)
-    optimizer = make_optimizer(config.optimizer, schedule)
     objective = minimised = make_objective(task.model, training, mesh)
 
     def init(key):

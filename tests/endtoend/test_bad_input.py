@@ -106,6 +106,12 @@ def test_configurations_that_cannot_be_trained(training):
     assert training("--process", 1).startswith("--coordinator and --process belong to several processes")
 
 
+def test_a_rate_that_cannot_fall_is_refused_before_a_corpus_is_read(training, tmp_path):
+    nowhere = "--train", tmp_path / "nothing.en", tmp_path / "nothing.de"
+    said = training(*nowhere, "--optimizer.schedule", "cosine", "--optimizer.warmup-steps", 3)
+    assert said.startswith("schedule cosine with 3 warm-up steps and --max-steps 3: give a --max-steps")
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
