@@ -19,6 +19,9 @@ NO_BUCKET = "no bucket"
 TIME_LIMIT = 1800.0
 """Seconds for one command; to delete a large slice takes some minutes."""
 
+UNPREPARED = "Could not prepare all"
+"""What ssh of gcloud only warns of, where it runs the command on the machines that are left, if there are any."""
+
 # What programs say, and what it means; the first that fits.
 KINDS = (
     (
@@ -122,7 +125,7 @@ class Runner:
                     OTHER, f"{argv[0]} did not end within {limit:g} s; the command was: {shown(argv)}"
                 ) from None
             said, complaint = (_whole(file) for file in (out, err))
-        if code == 0:
+        if code == 0 and UNPREPARED not in complaint:
             return said
         error = failure(argv, code, f"{said}\n{complaint}".strip())
         if missing_ok and error.kind == NOT_FOUND:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpu import gke, queued, watch
-from tpu.command import EXISTS, OTHER, CommandFailed, Runner
+from tpu.command import ADVICE, EXISTS, NOT_FOUND, OTHER, CommandFailed, Runner
 from tpu.job import Job, Place, state_of
 from tpu.names import hidden
 from tpu.patience import UNREACHED, Outage, pause
@@ -28,10 +28,21 @@ class Queued:
     restarts: int = 50
 
     def create(self, job: Job) -> None:
+        # Before how it ended is forgotten, which a training that runs would not say again.
+        resource = watch.described(job, self.runner)
+        if resource.state != queued.MISSING:
+            raise CommandFailed(EXISTS, f"{job.name} is {resource.state}; {ADVICE[EXISTS]}")
         watch.create(job, self.runner)
 
     def run(self, job: Job) -> None:
-        queued.check_same(job, watch.described(job, self.runner))
+        resource = watch.described(job, self.runner)
+        queued.check_same(job, resource)
+        if not self.runner.dry_run and resource.state != "ACTIVE":
+            raise CommandFailed(
+                NOT_FOUND if resource.state == queued.MISSING else OTHER,
+                f"{job.name} is {resource.state}, and run starts the training on machines that are there: "
+                + ("create asks for them" if resource.state == queued.MISSING else "watch waits for them"),
+            )
         watch.run(job, self.runner)
 
     def watch(self, job: Job, delay: float, restarts: int, keep: bool) -> int:
@@ -133,8 +144,8 @@ class Gke:
             if state in (gke.FAILED, gke.MISSING):
                 self.runner.say(
                     f"{job.name}: " + ("it is gone: somebody has deleted it, or it ended long ago" if state == gke.MISSING
-                    else "it failed; python -m tpu.launch logs shows why: exit code 2 is a mistake to correct, and any "
-                    "other one a defect")
+                    else "it failed; python -m tpu.launch logs shows why: exit code 2 is a mistake to correct, 42 and 43 mean "
+                    "that its restarts were used up, and any other one is a defect")
                 )  # fmt: skip
                 return FAILED
             self.sleep(pause(delay, outage.failures))

@@ -64,7 +64,16 @@ def tpu_type(slice_: Slice) -> str:
 
 
 def create(job: Job, restarts: int) -> list[str]:
-    """Starts a workload; it is started again by the cluster, at most `restarts` times."""
+    """Starts a workload; it is started again by the cluster, at most `restarts` times.
+
+    Raises:
+      ConfigError: for a variable that would not arrive as it is: xpk writes values between quotation marks as they are.
+    """
+    for name, value in job.environment.items():
+        if '"' in value or "\\" in value:
+            raise ConfigError(
+                f'--env {name}: xpk loses " and \\ in values: leave them out, or write --manifest'
+            )
     return [
         *XPK,
         "create",

@@ -104,7 +104,9 @@ class Job:
                 f"{self.slice.name} is to be had on GKE only: give --cluster, and see tpu/README.md on clusters"
             )
         if self.place.cluster is not None and self.slice.generation.gke is None:
-            raise ConfigError(f"{self.slice.name} is not to be had on GKE: leave --cluster out")
+            raise ConfigError(
+                f"{self.slice.name}: xpk has no {self.slice.generation.name}: leave --cluster out"
+            )
 
     @property
     def workers(self) -> int:
@@ -144,7 +146,8 @@ def with_training(job: Job, config: str, words: Sequence[str]) -> Job:
     """
     names.check_words(words)
     for word in words:
-        if word.partition("=")[0] in GIVEN:
+        # The training's parser takes --expect_devices for --expect-devices.
+        if word.partition("=")[0].replace("_", "-") in GIVEN:
             raise ConfigError(
                 f"{word}: the launcher sets {', '.join(GIVEN)}; --name and --bucket name the run directory"
             )

@@ -8,6 +8,7 @@
 mistake to correct; 75 nobody could be asked for an hour. tpu/README.md leads from a cloud project to a running pod.
 """
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ class Watch(Machines):
     """Keep the machines when the training has finished; queued resources only."""
 
     def __call__(self, words: list[str]) -> int:
-        if self.delay <= 0:
+        if not 0 < self.delay < math.inf:
             raise ConfigError(f"--delay {self.delay:g}: seconds, more than 0")
         self.check_queued("--keep", self.keep)
         return self.engine.watch(self.training(words), self.delay, self.restarts, self.keep)
@@ -73,6 +74,7 @@ class Status(Where):
     """As given to create; then it is said how the training stands. Queued resources only."""
 
     def __call__(self) -> int:
+        self.check_config()
         self.check_queued("--bucket", self.bucket)
         bucket = None if self.bucket is None else names.check_bucket(self.bucket)
         row = self.engine.status(self.job_name, self.place, bucket)
@@ -98,6 +100,7 @@ class Logs(Where):
     resources only."""
 
     def __call__(self) -> int:
+        self.check_config()
         self.check_queued("--bucket", self.bucket)
         if min(self.node, self.worker, self.lines) < 0:
             raise ConfigError("--node, --worker and --lines are counted from 0")
@@ -110,6 +113,7 @@ class Delete(Where):
     """Gives the machines back; run directory and logs stay in the bucket."""
 
     def __call__(self) -> int:
+        self.check_config()
         self.engine.delete(self.job_name, self.place)
         if not self.dry_run:
             print(f"{self.job_name}: deleted")
@@ -140,9 +144,11 @@ class Sweep(Machines):
 
         if self.name is not None:
             raise ConfigError("--name: jobs of a sweep are called like its trials: leave it out")
+        if self.at_most < 0:
+            raise ConfigError(f"--at-most {self.at_most}: at least 0")
         loaded = sweep.load(self.config)
         template = self.job(self.job_name, "")
-        data = None if self.data is None else names.check_bucket(self.data)
+        data = None if self.data is None else names.check_bucket(self.data, "--data")
         planned = sweeping.plan(self.config, loaded, template, data, self.only, self.seeds)
         for one in planned:
             check_training(one.job)

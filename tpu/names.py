@@ -28,7 +28,9 @@ DURATION = re.compile(r"[1-9]\d{0,5}[smhd]")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-SECRET = re.compile(r"(?i)token|secret|passw|credential|api_?key|private_?key|access_?key")
+SECRET = re.compile(
+    r"(?i)token|secret|passw|passphrase|pwd|credential|apikey|privatekey|accesskey|(^|_)(key|auth|pat)(_|$)"
+)
 HIDDEN = "***"
 # NAME=VALUE within a text, as shells have it: bare or quoted from the value on...
 ASSIGNED = re.compile(r"""(?<![\w.-])([A-Za-z_]\w*)=((?:'[^']*'|"[^"]*"|[^\s'"&])+)""")
@@ -75,7 +77,7 @@ def slug(text: str) -> str:
     return f"{name[: LONGEST_NAME - 7].rstrip('-')}-{mark}"
 
 
-def check_bucket(value: str) -> str:
+def check_bucket(value: str, what: str = "--bucket") -> str:
     """A bucket, or a folder in one, as gs://BUCKET/FOLDER without a slash at the end.
 
     Raises:
@@ -85,10 +87,10 @@ def check_bucket(value: str) -> str:
     scheme, _, rest = value.partition("://")
     bucket, *folders = rest.removesuffix("/").split("/")
     if scheme != "gs" or ".." in value:
-        raise ConfigError(f"--bucket {value!r}: {rule}")
-    _check(BUCKET, "--bucket", bucket, rule)
+        raise ConfigError(f"{what} {value!r}: {rule}")
+    _check(BUCKET, what, bucket, rule)
     for folder in folders:
-        _check(FOLDER, "--bucket", folder, rule)
+        _check(FOLDER, what, folder, rule)
     return "/".join([f"gs://{bucket}", *folders])
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import DisallowNone
 
+from experiments import configs
 from flaxnmt.errors import ConfigError
 from tpu import names
 from tpu.command import Runner
@@ -44,6 +45,15 @@ class Where:
             return names.check_name("--name", self.name)
         # Configurations have no hyphens, so that no two of them come to one name.
         return names.slug(self.config.replace("_", "-"))
+
+    def check_config(self) -> None:
+        """Refuses a name of no configuration, where the job is called like it.
+
+        Raises:
+          ConfigError: with the nearest name.
+        """
+        if self.name is None:
+            configs.load(self.config)
 
     @property
     def place(self) -> Place:

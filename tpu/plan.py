@@ -11,6 +11,7 @@ does not, 2 a mistake to correct.
 
 import dataclasses
 import json
+import math
 import sys
 from dataclasses import dataclass
 from operator import le
@@ -181,6 +182,12 @@ def plan(arguments: Arguments) -> int:
     config, slice_ = arguments.config, parse_slice(arguments.slice, arguments.topology)
     if arguments.slices < 1:
         raise ConfigError(f"--slices {arguments.slices}: at least 1")
+    if arguments.price is not None and not 0 <= arguments.price < math.inf:
+        raise ConfigError(f"--price {arguments.price:g}: dollars for a chip and hour, at least 0")
+    if arguments.sentences is not None and not config.model.is_document:
+        raise ConfigError("--sentences is of documents, and this is no model of documents: leave it out")
+    if arguments.json is not None and not arguments.json.parent.is_dir():
+        raise ConfigError(f"--json {arguments.json}: there is no folder {arguments.json.parent}")
     if not 0 < arguments.efficiency <= 1:
         raise ConfigError(f"--efficiency {arguments.efficiency:g}: a share above 0, at most 1")
     for name in ("source_length", "target_length", "sentences"):
@@ -261,6 +268,9 @@ def parse(argv: list[str]) -> Arguments:
         print(f"{__doc__}\nConfigurations: {', '.join(configs.names())}")
         raise SystemExit(0 if argv[:1] in (["-h"], ["--help"]) else 2)
     config = configs.load(argv[0])
+    given = {word.partition("=")[0] for word in argv}
+    if "--sweep-mesh" in given and given & {"--mesh", *(f"--mesh.{axis}" for axis in MESH_AXES)}:
+        raise ConfigError("--sweep-mesh tries the meshes that there are: leave --mesh out")
     return parsed(
         lambda: tyro.cli(
             Arguments,

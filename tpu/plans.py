@@ -17,7 +17,7 @@ import tyro
 
 from experiments.tables import RESULTS
 from flaxnmt.commands import MISTAKE, guarded, parsed
-from flaxnmt.errors import RunError
+from flaxnmt.errors import ConfigError, RunError
 from tpu.slices import GIB
 
 BF16 = "--model.compute-dtype bfloat16"
@@ -116,6 +116,8 @@ def main(argv: list[str] | None = None) -> int:
     def run() -> int:
         arguments = parsed(lambda: tyro.cli(Arguments, args=argv, description=__doc__), argv)
         chosen = {name: text for name, text in PLANS.items() if fnmatch.fnmatch(name, arguments.only)}
+        if not chosen:
+            raise ConfigError(f"no plan matches --only {arguments.only!r}; there are {', '.join(PLANS)}")
         path = arguments.results / "tpu_plans.jsonl"
         found = {row["name"]: row for row in _rows(path)}
         failed = 0

@@ -196,11 +196,17 @@ def resource_of(found: dict) -> Resource:
 
 
 def check_same(job: Job, resource: Resource) -> None:
-    """Refuses to go on with machines that were made with another image or other variables, which they keep.
+    """Refuses to go on with machines of another slice, or that were made with another image or other variables.
 
     Raises:
       ConfigError: with what differs; values of variables are not repeated.
     """
+    machines, wanted = (resource.nodes, resource.accelerator), (job.slices, job.slice.accelerator_type)
+    if resource.accelerator and machines != wanted:
+        raise ConfigError(
+            f"{job.name}: its machines are {machines[0]} x {machines[1]}, and not {wanted[0]} x {wanted[1]}: give their "
+            "--slice and --slices, or what is new needs delete and create"
+        )
     if IMAGE not in resource.metadata:
         return
     lines = resource.metadata.get(ENVIRONMENT, "").splitlines()
@@ -333,7 +339,7 @@ def decide(resource: Resource, spot: bool, progress: Progress, ended_for: float 
         settled = outcome in AFTERWARDS and ended_for >= PATIENCE
         return AFTERWARDS[outcome] if settled else (Action.WAIT, "")
     if state == MISSING:
-        return Action.STOP, "the resource is gone: somebody has deleted it"
+        return Action.STOP, "the resource is not there: it was deleted, or never created"
     if state in ("SUSPENDED", "FAILED"):
         why = f"the resource is {state}" + (f" ({resource.error})" if resource.error else "")
         # What Google Cloud could not do now it may do later; what it does not allow, it never does.

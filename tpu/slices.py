@@ -36,7 +36,7 @@ class Generation:
       chips_per_host: of slices with more than one host.
       single_host: most chips that one host may have, in a slice of one host.
       runtime: version for Cloud TPU VMs; None where there are only GKE nodes.
-      gke: label of the node pool.
+      gke: label of the node pool; None where xpk, which makes clusters, has no such chips.
     """
 
     name: str
@@ -169,11 +169,11 @@ def default_topology(chips: int, dimensions: int) -> tuple[int, ...]:
 
 
 def is_offered(slice_: Slice) -> bool:
-    """Whether Google Cloud has slices of this size; of what is in whole cubes other shapes are to be had, too."""
+    """Whether Google Cloud has slices of this size and shape; of what is in whole cubes there is more than the usual one."""
     name, topology = slice_.generation.name, slice_.topology
-    if slice_.chips in OFFERED[name]:
-        return True
     in_cubes = len(topology) == 3 and all(side % 4 == 0 for side in topology)
+    if slice_.chips in OFFERED[name]:
+        return in_cubes or topology == default_topology(slice_.chips, slice_.generation.dimensions)
     return in_cubes and slice_.chips <= CUBE * CUBES.get(name, 0) and max(topology) <= LONGEST
 
 

@@ -40,7 +40,10 @@ def test_sizes_that_are_not_to_be_had_are_said_with_those_that_are(name):
 
 
 def test_other_shapes_are_of_sizes_that_are_to_be_had():
-    assert parse_slice("v5p-512", "4x4x16").chips == 256 and parse_slice("v5e-16", "2x8").chips == 16
-    for name, topology in (("v5e-512", "16x32"), ("v5p-96", "2x4x6"), ("v5p-8192", "4x4x256")):
+    assert parse_slice("v5p-512", "4x4x16").chips == 256 and parse_slice("v4-1024", "4x8x16").chips == 512
+    for name, topology in (
+        *(("v5e-512", "16x32"), ("v5p-96", "2x4x6"), ("v5p-8192", "4x4x256"), ("v5e-16", "2x8")),
+        *(("v5e-16", "1x16"), ("v5p-32", "1x1x16"), ("v4-64", "1x1x32"), ("tpu7x-16", "1x1x8")),
+    ):
         with pytest.raises(ConfigError, match=f"{name} --topology {topology}: .* not to be had"):
             parse_slice(name, topology)

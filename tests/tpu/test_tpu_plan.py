@@ -264,13 +264,23 @@ def test_the_compilers_words_on_memory():
         ("transformer_base", "error: "),
         ("text_tiny --slice v5e-4 --efficiency 0", "error: --efficiency 0: a share above 0, at most 1"),
         ("text_tiny --slice v5e-4 --target-length -1", "error: --target-length -1: at least 1"),
-        ("text_tiny --slice v5e-4 --sentences 0", "error: --sentences 0: at least 1"),
+        ("discourse_document --slice v5e-4 --sentences 0", "error: --sentences 0: at least 1"),
+        ("text_tiny --slice v5e-4 --sentences 4", "error: --sentences is of documents"),
+        ("text_tiny --slice v5e-4 --price -3", "error: --price -3: dollars for a chip and hour"),
+        ("text_tiny --slice v5e-4 --price nan", "error: --price nan: dollars for a chip and hour"),
+        ("text_tiny --slice v5e-4 --json nowhere/a.jsonl", "error: --json nowhere/a.jsonl: there is no folder nowhere"),
+        ("text_tiny --slice v5e-4 --sweep-mesh --mesh data=4", "error: --sweep-mesh tries the meshes that there are"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_one_line(command, said, capsys):
     assert plan.main(command.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith(said) and error.count("\n") == 1
+
+
+def test_plans_of_no_name_are_refused(tmp_path, capsys):
+    assert plans.main(["--only", "nothing", "--results", str(tmp_path)]) == 2
+    assert "no plan matches --only 'nothing'; there are " in capsys.readouterr().err
 
 
 def test_every_documented_plan_is_understood():

@@ -1,5 +1,7 @@
 """GKE: workloads through a stand-in for xpk on PATH."""
 
+import json
+
 import pytest
 from launching import CLUSTER, CREATE, DATA, IMAGE, NAME, job
 
@@ -130,8 +132,26 @@ def test_shapes_that_are_not_the_usual_ones_are_named():
     assert gke.tpu_type(parse_slice("v5p-128")) == "v5p-128"
     assert gke.tpu_type(parse_slice("v5p-384")) == "v5p-384"
     assert gke.tpu_type(parse_slice("v5p-512", "4x4x16")) == "v5p-4x4x16"
-    assert gke.tpu_type(parse_slice("v5e-16", "2x8")) == "v5litepod-2x8"
+    assert gke.tpu_type(parse_slice("v4-256", "4x4x8")) == "v4-256"
     with pytest.raises(
         ConfigError, match="xpk has v5e from 8 chips on; give v5e-8, or v6e-1, or write --manifest"
     ):
         gke.tpu_type(parse_slice("v5e-1"))
+
+
+@pytest.mark.parametrize("value", ['say "hi"', "a\\nb"])
+def test_variables_that_xpk_would_change_are_refused(cloud, command, value, tmp_path):
+    line = [*CREATE, *CLUSTER, "--env", f"GREETING={value}"]
+    code, _, err = command([*line, "--", *DATA])
+    assert code == 2 and "--env GREETING: xpk loses" in err and value not in err
+    assert not any("create" in call for call in cloud.calls)
+    # As JSON they are what they are.
+    assert command([*line, "--manifest", "jobset.json", "--", *DATA])[0] == 0
+    text = (tmp_path / "jobset.json").read_text()
+    assert json.dumps({"name": "GREETING", "value": value}, indent=0)[2:-2].splitlines()[-1] in text
+
+
+def test_what_xpk_has_not_is_refused(cloud, command):
+    line = ["v3-64" if word == "v5e-16" else word for word in CREATE]
+    code, _, err = command([*line, *CLUSTER, "--", *DATA])
+    assert code == 2 and "v3-64: xpk has no v3: leave --cluster out" in err and cloud.calls == []

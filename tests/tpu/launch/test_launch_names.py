@@ -152,7 +152,13 @@ def test_slugs_are_names_and_differ():
         ("HF_TOKEN=abc", "HF_TOKEN=***"),
         ("--env=WANDB_API_KEY=abc=d", "--env=WANDB_API_KEY=***"),
         ("DB_PASSWORD=", "DB_PASSWORD="),
+        *(
+            (f"{name}=abc", f"{name}=***")
+            for name in ("WANDB_KEY", "DB_PWD", "MY_AUTH", "KEY", "MY_PASSPHRASE")
+        ),
+        ("KEYBOARD=abc", "KEYBOARD=abc"),
         ("COLOUR=red", "COLOUR=red"),
+        ("MONKEY=abc", "MONKEY=abc"),
         ("--data.tokenizer.vocab-size=8000", "--data.tokenizer.vocab-size=8000"),
         ("Authorization: Bearer ya29.abc-d", "Authorization: Bearer ***"),
         ("https://x/?access_token=abc&b=1", "https://x/?access_token=***&b=1"),

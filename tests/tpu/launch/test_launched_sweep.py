@@ -276,6 +276,10 @@ def test_names_of_jobs_are_names_and_differ():
 def test_mistakes(three_trials, command):
     code, _, err = command([*COMMAND, "--name", "mine"])
     assert code == 2 and "jobs of a sweep are called like its trials" in err
+    code, _, err = command([*COMMAND, "--at-most", "-3"])
+    assert code == 2 and "--at-most -3: at least 0" in err
+    code, _, err = command([*COMMAND, "--data", "here"])
+    assert code == 2 and "--data 'here': give gs://" in err
     code, _, err = command([*COMMAND, "--only", "nothing"])
     assert code == 2 and "no trial of tests matches 'nothing'; there are base, 2-to-1, other" in err
     line = [word for word in COMMAND if word not in ("--data", "gs://my-bucket/data")]

@@ -9,6 +9,7 @@ from launching import CREATE, DATA, MACHINES
 
 from tpu import queued, watch
 from tpu.command import ADVICE, KINDS, CommandFailed, Runner
+from tpu.job import Place
 from tpu.queued import Resource
 
 NAME = ["text_small", "--name", "wmt"]
@@ -75,6 +76,16 @@ def test_what_an_earlier_job_of_this_name_said_is_forgotten(cloud, command):
     cloud.put("my-bucket/launch/wmt/exit/0-0", "wmt 0-0 0 1700000000\n")
     assert command([*CREATE, "--", *DATA])[0] == 0
     assert "none has started" in command(["status", *NAME, "--bucket", "gs://my-bucket"])[1]
+
+
+def test_what_a_job_that_is_there_has_said_is_kept(cloud, command):
+    assert command([*CREATE, "--", *DATA])[0] == 0
+    cloud.put("my-bucket/launch/wmt/exit/0-0", "wmt 0-0 running 1700000000\n")
+    before = cloud.verbs
+    code, _, err = command([*CREATE, "--", *DATA])
+    assert code == 2 and "wmt is ACCEPTED; the name is taken: continue with run or watch" in err
+    assert cloud.verbs == before
+    assert "0-0 running" in command(["status", *NAME, "--bucket", "gs://my-bucket"])[1]
 
 
 @pytest.mark.parametrize(
@@ -165,11 +176,39 @@ def test_run_goes_on_with_the_machines_as_they_were_made(cloud, command):
         ([*run[:-1], f"{run[-1]}2", "--env", "HF_TOKEN=abc", "--", *DATA], "another --image us-docker"),
         ([*run, "--env", "HF_TOKEN=def", "--", *DATA], "another --env HF_TOKEN and keep it"),
         ([*run, "--", *DATA], "another --env HF_TOKEN and keep it"),
+        (
+            [*run, "--slice", "v5e-8", "--", *DATA],
+            "its machines are 1 x v5litepod-16, and not 1 x v5litepod-8",
+        ),
     ):
         code, _, err = command(line)
         assert code == 2 and err.count("\n") == 1 and said in err and "needs delete and create" in err
         assert "abc" not in err and "def" not in err and "ssh" not in cloud.verbs
     assert command([*run, "--env", "HF_TOKEN=abc", "--", *DATA])[0] == 0 and cloud.verbs[-2:] == ["rm", "ssh"]
+
+
+def test_run_needs_machines_that_are_there(cloud, command):
+    run = ["run", *CREATE[1:], "--", *DATA]
+    code, _, err = command(run)
+    assert code == 2 and "wmt is NOT_FOUND, and run starts" in err and "create asks for them" in err
+    command([*CREATE, "--", *DATA])
+    cloud.plan(states=[{"state": "SUSPENDED"}])
+    code, _, err = command(run)
+    assert code == 2 and "wmt is SUSPENDED, and run starts" in err and cloud.verbs == ["rm", "create"]
+
+
+def test_machines_that_ssh_leaves_out_are_no_success(cloud, command):
+    command([*CREATE, "--", *DATA])
+    with pytest.raises(CommandFailed, match="Could not prepare all 1 nodes") as error:
+        Runner().run(queued.ssh("wmt", Place(), ["true"]))
+    assert error.value.kind == "other"
+
+
+def test_a_configuration_that_is_none_is_no_resource_that_is_gone(cloud, command):
+    for verb in ("status", "logs", "delete"):
+        code, _, err = command([verb, "text_smal"])
+        assert code == 2 and "no configuration 'text_smal', did you mean 'text_small'?" in err
+    assert cloud.calls == []
 
 
 def test_logs_of_a_machine_and_of_one_that_is_gone(cloud, command):

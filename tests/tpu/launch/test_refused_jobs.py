@@ -43,10 +43,11 @@ def test_what_is_to_be_had_where():
         (["--", "--help"], "python -m experiments.train text_small --help"),
         (["--slices", "0", "--", *DATA], "--slices 0: at least 1"),
         (["--restarts", "-1", "--", *DATA], "--restarts -1: at least 0"),
-        (["--topology", "2x8", "--", *DATA], "--topology: queued resources have the usual shape"),
+        (["--topology", "4x4", "--", *DATA], "--topology: queued resources have the usual shape"),
         (["--manifest", "m.json", "--", *DATA], "--manifest is of GKE"),
         (["--runtime-version", "a;b", "--", *DATA], "--runtime-version"),
         (["--valid-until-duration", "soon", "--", *DATA], "--valid-until-duration"),
+        (["--", *DATA, "--expect_devices", "4"], "--expect_devices: the launcher sets"),
     ],
 )  # fmt: skip
 def test_mistakes_are_found_before_any_machine_is_asked_for(cloud, command, options, said):
@@ -85,3 +86,9 @@ def test_what_means_nothing_on_a_cluster_is_refused(cloud, command, line):
 def test_flags_of_the_training_belong_to_what_starts_it(command):
     code, _, err = command(["status", *NAME, "--", "--max-steps", "9"])
     assert code == 2 and "are given to create, run and watch" in err
+
+
+@pytest.mark.parametrize("delay", ["0", "-1", "nan", "inf"])
+def test_looks_need_a_time_between_them(cloud, command, delay):
+    code, _, err = command(["watch", *CREATE[1:], "--delay", delay, "--", *DATA])
+    assert code == 2 and f"--delay {delay}: seconds, more than 0" in err and cloud.calls == []

@@ -280,6 +280,8 @@ def test_a_restart_that_fails_is_tried_again(watched, cloud):
     [
         ({"image": IMAGE[:-1] + "2"}, f"another --image {IMAGE} and keep it"),
         ({"environment": {"COLOUR": "red"}}, "another --env COLOUR and keep it"),
+        ({"slice": parse_slice("v5e-64")}, "its machines are 1 x v5litepod-16, and not 1 x v5litepod-64"),
+        ({"slices": 2}, "its machines are 1 x v5litepod-16, and not 2 x v5litepod-16"),
     ],
 )
 def test_machines_keep_their_image_and_variables(cloud, changes, said):
@@ -294,7 +296,7 @@ def test_machines_keep_their_image_and_variables(cloud, changes, said):
 
 def test_a_deleted_resource_ends_the_watch(watched):
     code, lines, _ = watched(state("ACTIVE", RUNNING), state("GONE"))
-    assert code == 1 and "somebody has deleted it" in lines[-1]
+    assert code == 1 and "it was deleted, or never created" in lines[-1]
 
 
 def test_a_passing_failure_of_gcloud_is_waited_out(watched, cloud):
@@ -352,7 +354,7 @@ def test_another_watch_asks_again_for_what_was_deleted_for_that(cloud, looked, s
     assert look("GONE", create=["capacity"]) is None and look("GONE") is None and "wmt" in cloud.resources
     assert sum("restart 1 of at most 50" in line for line in lines) == 1
     # What has been asked for, and is not there any more, was deleted by somebody.
-    assert look("GONE") == 1 and "somebody has deleted it" in lines[-1] and cloud.resources == {}
+    assert look("GONE") == 1 and "it was deleted, or never created" in lines[-1] and cloud.resources == {}
 
 
 def test_another_watch_waits_for_a_deletion_and_asks_again(cloud, looked):
@@ -378,7 +380,7 @@ def test_what_has_been_asked_for_is_not_deleted_where_that_could_not_be_written_
     look, lines = looked
     assert look("SUSPENDED", **{"storage cp": ["", "network"]}) is None and "wmt" in cloud.resources
     assert look("ACCEPTED") is None and cloud.verbs.count("create") == 2
-    assert look("GONE") == 1 and "somebody has deleted it" in lines[-1]
+    assert look("GONE") == 1 and "it was deleted, or never created" in lines[-1]
 
 
 def test_machines_that_say_nothing_end_the_watch(watched, cloud):

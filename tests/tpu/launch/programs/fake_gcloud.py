@@ -189,6 +189,10 @@ def queued_resources(verb: str, words: list[str]) -> None:
     elif verb == "ssh":
         if "--command" not in given:
             stop(group, "argument --command: Must be specified.", 2)
+        if resources[name]["state"] != "ACTIVE":
+            # As surface/compute/tpus/queued_resources/ssh.py, for which machines that are not ready are no failure.
+            print("Could not prepare all 1 nodes, attempting to ssh into the rest.", file=sys.stderr)
+            return
         print(f"ran on worker {given['--worker']} of node {given['--node']}")
 
 
