@@ -13,6 +13,7 @@ from typing import Annotated
 import tyro
 
 from experiments.measures import scores, speed
+from experiments.report import table as markdown
 from experiments.tables import FAR
 from flaxnmt import open_run
 from flaxnmt.commands import guarded, parsed, quiet
@@ -85,16 +86,14 @@ def table(runs: dict[str, dict]) -> str:
     """Markdown of `contrastive_accuracy` of each run: phenomena, distances in sentences, all."""
     first = next(iter(next(iter(runs.values())).values()))
     phenomena = [name for name in first if name in PHENOMENA]
-    lines = [["run", "context", *phenomena, *(f"distance {name}" for name, _ in FAR), "all"]]
+    head = ("run", "context", *phenomena, *(f"distance {name}" for name, _ in FAR), "all")
+    lines = []
     for run, kinds in runs.items():
         for kind, cells in kinds.items():
             distances = [sum(cells["by_distance"][str(d)] for d in group) / len(group) for _, group in FAR]
             values = [*(cells[name] for name in phenomena), *distances, cells["all"]]
-            lines.append([run, kind, *(f"{value:.1f}" for value in values)])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width for width in widths])
-    rows = (" | ".join(cell.ljust(width) for cell, width in zip(line, widths)) for line in lines)
-    return "\n".join(f"| {row} |" for row in rows)
+            lines.append((run, kind, *(f"{value:.1f}" for value in values)))
+    return "\n".join(markdown(head, lines))
 
 
 def main(argv: list[str] | None = None) -> int:

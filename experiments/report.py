@@ -84,10 +84,14 @@ def section(title: str, lines: list[str]) -> list[str]:
 
 
 def table(head: tuple[str, ...], cells: list[tuple]) -> list[str]:
-    """A Markdown table; nothing without cells."""
-    rule = ("---",) * len(head)
-    rows = (" | ".join(show(cell).replace("|", "\\|") for cell in row) for row in (head, rule, *cells))
-    return [f"| {row} |" for row in rows] if cells else []
+    """A Markdown table whose columns are aligned; nothing without cells."""
+    if not cells:
+        return []
+    rows = [[show(cell).replace("|", "\\|") for cell in row] for row in (head, *cells)]
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    lines = (" | ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in rows)
+    return [f"| {line} |" for line in lines]
 
 
 def show(value: object) -> str:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from cases import slow_but
+from markdown_tables import narrow
 
 from experiments import sweep
 from experiments.arguments import parse
@@ -36,7 +37,7 @@ def shown(tmp_path, monkeypatch, capsys):
         (tmp_path / "tiny.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         code = main(["tiny", "--results", str(tmp_path)])
         said = capsys.readouterr()
-        return code, said.out.splitlines() + said.err.splitlines()
+        return code, narrow(said.out) + said.err.splitlines()
 
     return run
 
@@ -64,7 +65,8 @@ def test_a_column_of_the_run_counts_a_trial_once():
         for b in range(9)
     ]
     columns = {"fall": "fall", "runs that fell, %": lambda row: 100.0 * (row["fall"] > 3)}
-    assert Table("Falls", (), columns, once=True).lines(rows)[2:] == ["| 2 | 3.0 ± 1.4 | 50.0 ± 70.7 |"]
+    lines = Table("Falls", (), columns, once=True).lines(rows)
+    assert narrow("\n".join(lines))[2:] == ["| 2 | 3.0 ± 1.4 | 50.0 ± 70.7 |"]
 
 
 def test_rows_of_trials_that_have_changed_are_left_out(shown, caplog):
@@ -79,7 +81,7 @@ def test_distances_are_in_groups():
     (_, _, line) = Table("t", ("name",), CONTRASTIVE).lines(
         [row | {"name": "x", "seed": 1, "contrastive.true.all": 70.0}]
     )
-    assert line == "| x | 1 | - | - | - | 100.0 | 56.5 | 60.5 | 70.0 | - | - | - |"
+    assert narrow(line)[0] == "| x | 1 | - | - | - | 100.0 | 56.5 | 60.5 | 70.0 | - | - | - |"
 
 
 def test_a_phenomenon_has_its_distances_and_the_least_of_them():
@@ -87,7 +89,7 @@ def test_a_phenomenon_has_its_distances_and_the_least_of_them():
     row = {f"{place}.{d}": 100.0 if d <= 4 else 50.0 + d for d in range(1, 13)}
     row |= {f"contrastive.true.by_distance.{d}": 60.0 + d % 3 for d in range(1, 13)}
     (_, _, line) = Table("t", ("name",), BY_DISTANCE).lines([row | {"name": "x", "seed": 1}])
-    assert line == f"| x | 1 |{4 * ' - |'} 100.0 | 56.5 | 60.5 | 55.0 |{4 * ' - |'} 60.0 |"
+    assert narrow(line)[0] == f"| x | 1 |{4 * ' - |'} 100.0 | 56.5 | 60.5 | 55.0 |{4 * ' - |'} 60.0 |"
 
 
 def test_a_sweep_without_rows_is_one_line(shown):
