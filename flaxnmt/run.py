@@ -256,7 +256,7 @@ class Run:
     ) -> list[list[str]]:
         """The best translation of each sentence of each document, or of those `wanted`, by their indices.
 
-        Options: `Translator.hypotheses`.
+        A blank sentence stays blank. Options: `Translator.hypotheses`.
         """
         return self.translator.translate_documents(documents, wanted, **options)
 

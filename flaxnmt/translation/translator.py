@@ -72,12 +72,19 @@ class Translator:
     def translate_documents(
         self, documents: Sequence[Document], wanted: Sequence[Sequence[int]] | None = None, **options
     ) -> list[list[str]]:
-        """The best translation of each sentence of each document. Options as in `hypotheses`.
+        """The best translation of each sentence of each document; a blank one stays blank. Options as in `hypotheses`.
 
         wanted: ascending indices of the sentences of each document to translate; the others are context alone.
         """
+        asked = [range(len(document)) for document in documents] if wanted is None else wanted
+        blank = [[not sentence.source.strip() for sentence in document] for document in documents]
+        if any(map(any, blank)):
+            wanted = [[i for i in each if not there[i]] for each, there in zip(asked, blank, strict=True)]
         outputs = iter(self.outputs(Text.of_documents(documents, wanted), **options))
-        return [[next(outputs)[0].text for _ in each] for each in (documents if wanted is None else wanted)]
+        return [
+            ["" if there[i] else next(outputs)[0].text for i in each]
+            for each, there in zip(asked, blank, strict=True)
+        ]
 
     def stream(self, blocks: Iterable[Sequence[str]], **options) -> Iterator[list[Hypothesis]]:
         """`hypotheses` of lines that come in blocks, each as soon as its block is there; of any number of lines."""

@@ -74,6 +74,20 @@ def test_sentences_that_are_wanted_are_translated_as_all_are(opened_documents, o
     assert found == [[texts[i] for i in indices] for texts, indices in zip(whole, wanted, strict=True)]
 
 
+def test_a_blank_sentence_stays_blank_and_is_looked_at(opened_documents):
+    text = [*TEXTS[0][:2], " ", *TEXTS[0][2:]]
+    (found,) = opened_documents.translate_documents([document(text)])
+    others = [i for i in range(len(text)) if i != 2]
+    assert found[2] == "" and all(found[i] for i in others)
+    assert opened_documents.translate_documents([document(text)], wanted=[others]) == [
+        [found[i] for i in others]
+    ]
+    assert opened_documents.translate_documents([document(text)] * 2, wanted=[(2,), (0, 2)]) == [
+        [""],
+        [found[0], ""],
+    ]
+
+
 def test_sentences_that_are_context_cost_no_search(opened_documents, monkeypatch):
     translator, rows = opened_documents.translator, []
     decode = translator._decode
