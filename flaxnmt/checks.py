@@ -93,6 +93,10 @@ def check_ranges(config: Config) -> None:
         raise ConfigError(
             f"--training.budget.fall-steps {noise.fall_steps}: give more than --training.budget.begin, here {noise.begin}"
         )
+    if config.model.budgets and noise.decide_from is not None and noise.decide_from <= noise.begin:
+        raise ConfigError(
+            f"--training.budget.decide-from {noise.decide_from}: give more than --training.budget.begin, here {noise.begin}"
+        )
     coverage = config.data.tokenizer.character_coverage
     if not 0 < coverage <= 1:
         raise ConfigError(f"--data.tokenizer.character-coverage {coverage}: a share above 0 and up to 1")

@@ -129,6 +129,9 @@ class BudgetLossConfig:
     fall_steps: int | None = None
     """Updates until budgets are at their levels, to which they come down from the whole in a line after `begin`, so that what
     a model needs least goes first; at once if None."""
+    decide_from: int | None = None
+    """Updates after which gates are decisions in training, too, so that what is behind them learns to do with what is left;
+    control networks then learn from the budget loss alone. Never if None."""
     noise_start: float = 0.0
     """Scale of the noise on gates at the first update that has some."""
     noise_end: float = 5.0

@@ -160,6 +160,8 @@ class GatedBlock(nn.Module):
             gate = counted = soft_gate(logits, noise, scale)
             if gating.open is not None:
                 gate = jnp.where(gating.open, 1.0, gate)
+            if gating.decided is not None:
+                gate = jnp.where(gating.decided, hard_gate(logits).astype(gate.dtype), gate)
             if gating.counted is not None:
                 by_decision = jnp.reshape(gating.counted, (-1, *(1,) * (logits.ndim - 1)))
                 counted = jnp.where(by_decision, decided(logits, counted), counted)

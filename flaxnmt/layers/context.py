@@ -38,11 +38,13 @@ class Gating:
     Attributes:
       noise: its scale; None for none.
       open: all gates are, whatever their value, which counts without noise; never if None.
+      decided: gates are decisions, as in inference, which say nothing to their control networks; never if None.
       counted: of each example, whether its gates count as what they would decide; else, or if None, as their value.
     """
 
     noise: Float[Array, ""] | None = None
     open: Bool[Array, ""] | None = None
+    decided: Bool[Array, ""] | None = None
     counted: Bool[Array, " B"] | None = None
 
 

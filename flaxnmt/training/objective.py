@@ -69,6 +69,10 @@ class BudgetLoss:
         """Whether all gates are open after this many updates; None where they never are."""
         return step < self.config.begin if self.config.begin else None
 
+    def decided(self, update: Int[Array, ""]) -> Bool[Array, ""] | None:
+        """Whether gates are decisions after this many updates; None where they never are while training."""
+        return None if self.config.decide_from is None else update >= self.config.decide_from
+
     def gating(self, budget: Int[Array, " B"] | None, update: Int[Array, ""], part: int) -> Gating | None:
         """How the gates of a part of the model are, for examples of these budgets; None where none were drawn."""
         if budget is None:
@@ -76,7 +80,7 @@ class BudgetLoss:
         counted = None
         if self.config.count == "decided":
             counted = jnp.asarray([budget[part] < 1 for budget in self.model.config.budgets])[budget]
-        return Gating(self.noise(update), self.open(update), counted)
+        return Gating(self.noise(update), self.open(update), self.decided(update), counted)
 
     def options(self, key, rows: int, update: Int[Array, ""]) -> tuple[Int[Array, " B"] | None, dict]:
         """(the budget of each example, arguments of every forward pass); without a key nothing is drawn."""

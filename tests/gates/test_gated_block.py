@@ -47,7 +47,7 @@ def feed_forward_block(parts=2, **options):
     return make(*(FeedForward(D, F // parts, parts=parts) for _ in range(parts)), **options)
 
 
-def random_params(module, seed=1):
+def random_params(module, seed=6):
     """Float64 parameters with which some gates are open and some are closed."""
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.asarray(X), HARD)["params"]
@@ -82,6 +82,15 @@ KINDS = {
         slow.feed_forward_block,
     ),
 }
+
+
+@pytest.mark.parametrize("kind", slow_but(["attention", "feed-forward"], KINDS))
+def test_gates_of_these_tests_are_open_for_some_rows_and_closed_for_others(kind):
+    module, _ = KINDS[kind]
+    gates = run(module, float32(random_params(module)), float32(X), HARD.replace(capture=True))[1].gates
+    for name, values in gates.items():
+        shares = np.asarray(values)[MASK].mean(0)
+        assert ((shares > 0) & (shares < 1)).all(), (name, shares)
 
 
 @pytest.mark.parametrize(
@@ -412,6 +421,36 @@ def test_gates_can_be_held_open_in_training(kind):
         ].used.sum()
 
     assert np.abs(jax.grad(used)(params)["control"]["w_out"]).max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", slow_but(["attention"], ["attention", "feed-forward"]))
+def test_gates_can_be_decisions_in_training(kind):
+    module = KINDS[kind][0]
+    params = float32(random_params(module))
+
+    @jax.jit
+    def work(params, gating):
+        context = SOFT.replace(gating=gating)
+        y, use = module.apply({"params": params}, float32(X), context, rngs={"dropout": jax.random.key(3)})
+        return (y[MASK] ** 2).sum(), (y, use.used)
+
+    def gradient(gating):
+        return jax.grad(work, has_aux=True)(params, gating)[0]
+
+    noise = Gating(noise=jnp.float32(2.0))
+    late, early = (noise.replace(decided=jnp.asarray(on)) for on in (True, False))
+    decisions, _ = run(module, params, float32(X), HARD)
+    np.testing.assert_allclose(work(params, late)[1][0][MASK], decisions[MASK], rtol=1e-5)
+    np.testing.assert_array_equal(work(params, early)[1][0], work(params, noise)[1][0])
+    # What they count is not touched; control networks learn from nothing else.
+    np.testing.assert_array_equal(work(params, late)[1][1], work(params, noise)[1][1])
+    assert np.abs(gradient(early)["control"]["w_out"]).max() > 1e-3
+    found = gradient(late)
+    assert not np.any(found["control"]["w_out"])
+    norms = (leaves for name, leaves in found.items() if name.startswith("input_norms"))
+    assert max(np.abs(leaves["scale"]).max() for leaves in norms) > 1e-3
+    used = jax.grad(lambda params: work(params, late)[1][1].sum())(params)
+    assert np.abs(used["control"]["w_out"]).max() > 1e-2
 
 
 def test_the_gradient_of_a_decision_is_that_of_the_value_of_the_gate():

@@ -239,6 +239,15 @@ def test_until_budgets_begin_all_is_trained_at_the_full_one_without_noise(made):
     assert BudgetLoss(model, BudgetLossConfig(noise_steps=7)).open(3) is None
 
 
+def test_gates_are_decided_from_an_update_on(made):
+    model, _ = made
+    gated = BudgetLoss(model, BudgetLossConfig(begin=2, decide_from=5, noise_steps=7))
+    assert [bool(gated.decided(step)) for step in (0, 4, 5, 9)] == [False, False, True, True]
+    budget = jnp.zeros(3, jnp.int32)
+    assert bool(gated.gating(budget, 5, 0).decided) and not gated.gating(budget, 4, 0).decided
+    assert BudgetLoss(model, BudgetLossConfig(noise_steps=7)).gating(budget, 5, 0).decided is None
+
+
 def test_budgets_come_down_to_their_levels_in_a_line(made):
     model, _ = made
     levels = np.asarray(model.config.budgets)
@@ -360,6 +369,10 @@ def test_what_does_not_go_together_is_refused():
         (
             {"begin": 7, "fall_steps": 7, "noise_steps": 9},
             "--training.budget.fall-steps 7: give more than .* here 7",
+        ),
+        (
+            {"begin": 7, "decide_from": 7, "noise_steps": 9},
+            "--training.budget.decide-from 7: give more than .* here 7",
         ),
         ({"noise_start": -2.0}, "--training.budget.noise-start -2: give 0 or more"),
         ({}, "noise on gates grows without an end: give --training.budget.noise-steps or --max-steps"),
