@@ -30,6 +30,9 @@ COUNTS = {
     "skipped_lines": "skipped lines (too long, or empty on one side)",
     "bad_steps": "non-finite steps (skipped)",
 }
+WIDEST = 60
+"""Characters of the widest cell that a column makes room for."""
+
 LOWER_IS_BETTER = ("loss", "perplexity", "ter")
 NO_SCORES = ("step", "time", "minutes", "lines", "seconds", "budget", *COUNTS)
 
@@ -84,11 +87,13 @@ def section(title: str, lines: list[str]) -> list[str]:
 
 
 def table(head: tuple[str, ...], cells: list[tuple]) -> list[str]:
-    """A Markdown table whose columns are aligned; nothing without cells."""
+    """A Markdown table whose columns are aligned, where cells of over `WIDEST` stick out; nothing without cells."""
     if not cells:
         return []
     rows = [[show(cell).replace("|", "\\|") for cell in row] for row in (head, *cells)]
-    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [
+        max(3, *(len(cell) for cell in column if len(cell) <= WIDEST)) for column in zip(*rows, strict=True)
+    ]
     rows.insert(1, ["-" * width for width in widths])
     lines = (" | ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in rows)
     return [f"| {line} |" for line in lines]

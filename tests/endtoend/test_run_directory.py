@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from markdown_tables import narrow
 from tiny_runs import finish, sentences, start
 
 import flaxnmt
@@ -28,7 +29,7 @@ def test_the_directory_describes_the_run(trained):
     assert re.fullmatch("[0-9a-f]{16}", record["tokenizer"])
     report = (trained.directory / "report.md").read_text()
     assert f"Finished at step {EPOCHS * record['batches_per_epoch']}" in report
-    assert "tok:13a" in report and "model.d_model | 32" in report
+    assert "tok:13a" in report and "| model.d_model | 32 |" in narrow(report)
 
 
 def test_epochs_end_the_run_and_nothing_compiles_after_warm_up(trained, opened):

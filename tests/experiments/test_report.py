@@ -127,6 +127,8 @@ def test_the_best_row_is_the_earliest_of_equals_and_the_lowest_loss():
 
 def test_cells_stay_on_their_line():
     assert table(("a",), [("x|y\nz",), (1,)]) == ["| a      |", "| ------ |", "| x\\|y z |", "| 1      |"]
+    long = "word " * 20
+    assert [len(line) for line in table(("a", "b"), [(1, long), (2, 3)])] == [13, 13, 109, 13]
     assert [show(value) for value in (1234567, 0.000123456, 43210.9, True, None)] == [
         "1,234,567", "0.0001235", "43,211", "true", "-"
     ]  # fmt: skip
