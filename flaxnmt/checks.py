@@ -89,13 +89,15 @@ def check_ranges(config: Config) -> None:
         raise ConfigError(
             f"--training.budget.begin {noise.begin}: give less than --training.budget.noise-steps and --max-steps, here {last}"
         )
-    if config.model.budgets and noise.fall_steps is not None and noise.fall_steps <= noise.begin:
+    for flag, update in (("fall-steps", noise.fall_steps), ("decide-from", noise.decide_from)):
+        if config.model.budgets and update is not None and update <= noise.begin:
+            raise ConfigError(
+                f"--training.budget.{flag} {update}: give more than --training.budget.begin, here {noise.begin}"
+            )
+    end = config.training.max_steps
+    if config.model.budgets and None not in (noise.decide_from, end) and noise.decide_from >= end:
         raise ConfigError(
-            f"--training.budget.fall-steps {noise.fall_steps}: give more than --training.budget.begin, here {noise.begin}"
-        )
-    if config.model.budgets and noise.decide_from is not None and noise.decide_from <= noise.begin:
-        raise ConfigError(
-            f"--training.budget.decide-from {noise.decide_from}: give more than --training.budget.begin, here {noise.begin}"
+            f"--training.budget.decide-from {noise.decide_from}: give less than --max-steps, here {end}"
         )
     coverage = config.data.tokenizer.character_coverage
     if not 0 < coverage <= 1:

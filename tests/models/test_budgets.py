@@ -359,6 +359,19 @@ def test_what_does_not_go_together_is_refused():
     translation_objective(small_model(budget=BOTH), 0.1, budget=constant)
 
 
+def test_decisions_after_the_end_are_refused():
+    def config(max_steps):
+        budget = BudgetLossConfig(decide_from=100)
+        training = TrainingConfig(max_steps=max_steps, budget=budget)
+        return Config(model=dataclasses.replace(CONFIG, budget=BOTH), training=training)
+
+    with pytest.raises(
+        ConfigError, match="--training.budget.decide-from 100: give less than --max-steps, here 100"
+    ):
+        check_ranges(config(100))
+    check_ranges(config(101))
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
