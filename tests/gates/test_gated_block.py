@@ -1,5 +1,6 @@
 """Gated blocks against float64, and what is not computed against what is multiplied by 0."""
 
+from functools import partial
 from typing import ClassVar
 
 import gates_reference as slow
@@ -66,6 +67,13 @@ def run(module, params, x, context, memory=None):
         return block(x, context, shared)
 
     return module.apply({"params": params}, x, method=both)
+
+
+def soft(module, params, gating):
+    """(outputs, what was used) in training, with the same noise every time."""
+    context, rngs = SOFT.replace(gating=gating), {"dropout": jax.random.key(3)}
+    y, use = module.apply({"params": params}, float32(X), context, rngs=rngs)
+    return y, use.used
 
 
 def slow_attention_block(params, x, hard):
@@ -369,9 +377,8 @@ def test_training_can_count_what_gates_would_decide(kind):
 
     @jax.jit
     def work(params, decided):
-        context = SOFT.replace(gating=Gating(noise=2.0, counted=decided))
-        y, use = module.apply({"params": params}, float32(X), context, rngs={"dropout": jax.random.key(3)})
-        return use.used.sum(), (y, use.used)
+        y, used = soft(module, params, Gating(noise=2.0, counted=decided))
+        return used.sum(), (y, used)
 
     both = (
         jax.value_and_grad(work, has_aux=True)(params, jnp.full(len(X), decided)) for decided in (False, True)
@@ -393,8 +400,7 @@ def test_gates_can_be_held_open_in_training(kind):
     params = float32(random_params(module))
 
     def outputs(params, gating):
-        context = SOFT.replace(gating=gating)
-        return module.apply({"params": params}, float32(X), context, rngs={"dropout": jax.random.key(3)})[0]
+        return soft(module, params, gating)[0]
 
     def gradient(gating):
         return jax.grad(lambda params: (outputs(params, gating) ** 2).sum())(params)
@@ -413,14 +419,8 @@ def test_gates_can_be_held_open_in_training(kind):
     # Control networks learn nothing from what is behind open gates, and all from what gates count.
     first = Gating(jnp.float32(2.0), jnp.asarray(True))
     assert not np.any(gradient(first)["control"]["w_out"])
-
-    def used(params):
-        context = SOFT.replace(gating=first)
-        return module.apply({"params": params}, float32(X), context, rngs={"dropout": jax.random.key(3)})[
-            1
-        ].used.sum()
-
-    assert np.abs(jax.grad(used)(params)["control"]["w_out"]).max() > 1e-2
+    used = jax.grad(lambda params: soft(module, params, first)[1].sum())(params)
+    assert np.abs(used["control"]["w_out"]).max() > 1e-2
 
 
 @pytest.mark.parametrize("kind", slow_but(["attention"], ["attention", "feed-forward"]))
@@ -428,28 +428,24 @@ def test_gates_can_be_decisions_in_training(kind):
     module = KINDS[kind][0]
     params = float32(random_params(module))
 
-    @jax.jit
-    def work(params, gating):
-        context = SOFT.replace(gating=gating)
-        y, use = module.apply({"params": params}, float32(X), context, rngs={"dropout": jax.random.key(3)})
-        return (y[MASK] ** 2).sum(), (y, use.used)
+    work = jax.jit(partial(soft, module))
 
     def gradient(gating):
-        return jax.grad(work, has_aux=True)(params, gating)[0]
+        return jax.grad(lambda params: (work(params, gating)[0][MASK] ** 2).sum())(params)
 
     noise = Gating(noise=jnp.float32(2.0))
     late, early = (noise.replace(decided=jnp.asarray(on)) for on in (True, False))
     decisions, _ = run(module, params, float32(X), HARD)
-    np.testing.assert_allclose(work(params, late)[1][0][MASK], decisions[MASK], rtol=1e-5)
-    np.testing.assert_array_equal(work(params, early)[1][0], work(params, noise)[1][0])
+    np.testing.assert_allclose(work(params, late)[0][MASK], decisions[MASK], rtol=1e-5)
+    np.testing.assert_array_equal(work(params, early)[0], work(params, noise)[0])
     # What they count is not touched; control networks learn from nothing else.
-    np.testing.assert_array_equal(work(params, late)[1][1], work(params, noise)[1][1])
+    np.testing.assert_array_equal(work(params, late)[1], work(params, noise)[1])
     assert np.abs(gradient(early)["control"]["w_out"]).max() > 1e-3
     found = gradient(late)
     assert not np.any(found["control"]["w_out"])
     norms = (leaves for name, leaves in found.items() if name.startswith("input_norms"))
     assert max(np.abs(leaves["scale"]).max() for leaves in norms) > 1e-3
-    used = jax.grad(lambda params: work(params, late)[1][1].sum())(params)
+    used = jax.grad(lambda params: work(params, late)[1].sum())(params)
     assert np.abs(used["control"]["w_out"]).max() > 1e-2
 
 
