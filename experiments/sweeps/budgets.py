@@ -43,19 +43,20 @@ def _updates(count: int, dropout: float) -> tuple[str, ...]:
     )
 
 
-def _fall(begin: int, end: int) -> tuple[str, ...]:
-    """First the whole model is trained, then budgets come down from it; and what they and noise have pushed apart has to be
-    trained as such, while the rate has not fallen to nothing."""
+def _fall(count: int) -> tuple[str, ...]:
+    """First the whole model is trained, then budgets come down from it for a third of the updates, and noise pushes gates
+    apart; in the second half gates are decisions, while the rate has not fallen to nothing."""
     return (
-        *("--training.budget.begin", str(begin)),
-        *("--training.budget.fall-steps", str(end), "--training.budget.noise-steps", str(end)),
+        *("--training.budget.begin", str(count // 12)),
+        *("--training.budget.fall-steps", str(count // 3), "--training.budget.noise-steps", str(count // 3)),
+        *("--training.budget.decide-from", str(count // 2)),
     )
 
 
-WHOLE, SHORTER = _updates(21600, dropout=0.2), _updates(7200, dropout=0.1)
-"""Of the claims, and of the tricks."""
+WHOLE, SHORTER = 21600, 7200
+"""Updates for the claims, and for the tricks."""
 
-GATED = {"gated": _fall(3600, 9000)}
+GATED = {"gated": _fall(WHOLE)}
 REFERENCE = {"gated, shorter": ()}
 """With which tricks are compared."""
 
@@ -63,8 +64,8 @@ TRICKS = {
     "gated, m = 1": ("--model.budget.blocks", "1"),
     "gated, m = 2": ("--model.budget.blocks", "2"),
     "gated, m = 8": ("--model.budget.blocks", "8"),
+    "gated, never decided": ("--training.budget.decide-from", "None"),
     "gated, constant noise": ("--training.budget.noise-start", "5"),
-    "gated, noise that grows to the end": ("--training.budget.noise-steps", "7200"),
     "gated, budgets at once": ("--training.budget.fall-steps", "None"),
     "gated, budgets at once from the beginning": (
         "--training.budget.begin",
@@ -128,7 +129,7 @@ def _trials(
 
 def _shorter(changes: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Versions of the gated model: what follows takes the place of what stands before."""
-    return {name: (*_fall(1800, 3600), *flags) for name, flags in changes.items()}
+    return {name: (*_fall(SHORTER), *flags) for name, flags in changes.items()}
 
 
 TRIALS = (
@@ -136,12 +137,12 @@ TRIALS = (
         ("multi30k_en_de", PLAIN, None),
         ("cct_multi30k_en_de", GATED, "plain"),
         ("multi30k_en_de", REDUCED, "gated"),
-        updates=WHOLE,
+        updates=_updates(WHOLE, dropout=0.2),
     ),
     *_trials(
         ("cct_multi30k_en_de", _shorter(REFERENCE), None),
         ("cct_multi30k_en_de", _shorter(TRICKS), "gated-shorter"),
-        updates=SHORTER,
+        updates=_updates(SHORTER, dropout=0.1),
         seeds=SEEDS[:1],
     ),
 )
