@@ -13,7 +13,7 @@ import dataclasses
 from experiments.configs.masked_small import config as masked_small
 
 config = masked_small.replace(
-    model=dataclasses.replace(masked_small.model, head="classes"),
+    model=dataclasses.replace(masked_small.model, head="classes", dropout=0.1),
     data=dataclasses.replace(masked_small.data, batch_tokens=2048, buckets=4),
     optimizer=dataclasses.replace(
         masked_small.optimizer, schedule="linear", learning_rate=1e-4, warmup_steps=100

@@ -10,7 +10,7 @@ import dataclasses
 from experiments.configs.masked_tiny import config as masked_tiny
 
 config = masked_tiny.replace(
-    model=dataclasses.replace(masked_tiny.model, head="classes"),
+    model=dataclasses.replace(masked_tiny.model, head="classes", dropout=0.1),
     data=dataclasses.replace(masked_tiny.data, batch_tokens=1024, buckets=4),
     optimizer=dataclasses.replace(
         masked_tiny.optimizer, schedule="linear", learning_rate=3e-4, warmup_steps=100

@@ -16,6 +16,6 @@ config = masked_small.replace(
         encoder=EncoderConfig(layers=4, attention=MultiHead(4), feed_forward=512),
     ),
     data=dataclasses.replace(masked_small.data, batch_tokens=2048),
-    optimizer=dataclasses.replace(masked_small.optimizer, learning_rate=1e-3, warmup_steps=240),
+    optimizer=dataclasses.replace(masked_small.optimizer, learning_rate=2e-3, warmup_steps=240),
     training=dataclasses.replace(masked_small.training, max_steps=2400, evaluate_every=400),
 )

@@ -42,7 +42,7 @@ MODELS = {
     PLAIN: (),
     GATED: (
         *("--model.budget.encoder", "1", "0.75", "0.5", "0.25", "--model.budget.control-hidden", "8"),
-        *("--training.budget.count", "decided"),
+        *("--model.budget.no-normed-outputs", "--training.budget.count", "decided"),
     ),
     **{f"{layers} of 4 layers": ("--model.encoder.layers", str(layers)) for layers in (3, 2, 1)},
     **{
@@ -57,47 +57,55 @@ MODELS = {
 }
 
 RATE, OTHER_RATES = "3e-4", ("1e-4", "1e-3")
-NOISE = ("--training.budget.noise-steps", "720")
-"""Noise on gates grows for the first 30% of the pre-training, as in the paper."""
+FALL = (
+    *("--training.budget.begin", "200", "--training.budget.fall-steps", "800"),
+    *("--training.budget.noise-steps", "800", "--training.budget.decide-from", "1600"),
+)
+"""Pre-training of gates: budgets and noise come in its first third, as noise does in the paper; in its last third gates
+are decisions."""
 
-GATES = ("--training.budget.weight", "0.3", "--training.budget.noise-start", "5")
-"""Fine-tuning of gates: a weight of the smaller loss, and noise as it was at the end of the pre-training."""
+
+def _gates(updates: int) -> tuple[str, ...]:
+    """Fine-tuning of gates: a weight of the smaller loss, noise as it was when it had grown, decisions in the second half."""
+    return (
+        *("--training.budget.weight", "0.3", "--training.budget.noise-start", "5"),
+        *("--training.budget.decide-from", str(updates // 2)),
+    )
 
 
 @dataclass(frozen=True)
 class Task:
     """Attributes:
     files: training, development and test set.
-    flags: head, metric and length of the training.
     metric: by which it is usually judged.
+    updates: of the training.
+    batch_tokens: of an update.
+    flags: the head, where it is not that of two classes.
     """
 
     files: tuple[str, str, str]
-    flags: tuple[str, ...]
     metric: str
+    updates: int
+    batch_tokens: int = 1024
+    flags: tuple[str, ...] = ()
 
 
 def _files(folder: str, suffix: str) -> tuple[str, str, str]:
     return tuple(f"{PLACE}/{folder}/{split}.{suffix}.gz" for split in ("train", "dev", "test"))
 
 
-def _length(updates: int, batch_tokens: int = 1024) -> tuple[str, ...]:
-    return (
-        *("--max-steps", str(updates), "--training.evaluate-every", str(updates // 2)),
-        *("--training.average", "last", "--training.average-count", "1"),
-        *("--data.batch-tokens", str(batch_tokens)),
-    )
-
-
-SQUAD = ("--model.head", "spans", "--data.answered", "--training.metric", "f1", *_length(1200, 2048))
 TASKS = {
-    "sst2": Task(_files("sst2", "tsv"), ("--training.metric", "accuracy", *_length(3400)), "accuracy"),
-    "cola": Task(_files("cola", "tsv"), ("--training.metric", "matthews", *_length(800)), "matthews"),
-    "squad": Task(_files("squad2_small", "json"), SQUAD, "f1"),
+    "sst2": Task(_files("sst2", "tsv"), "accuracy", 3400),
+    "cola": Task(_files("cola", "tsv"), "matthews", 800),
+    "squad": Task(
+        _files("squad2_small", "json"), "f1", 1200, 2048, ("--model.head", "spans", "--data.answered")
+    ),
     "mnli": Task(
         ("tfds:glue/mnli:train[:98%]", "tfds:glue/mnli:train[98%:]", "tfds:glue/mnli:validation_matched"),
-        ("--training.metric", "accuracy", "--model.classes", "3", *_length(1200, 2048)),
         "accuracy",
+        1200,
+        2048,
+        ("--model.classes", "3"),
     ),
 }
 
@@ -116,7 +124,7 @@ def _pretraining(model: str, seed: int) -> Trial:
     return Trial(
         f"masked-{_named(model)}",
         "masked_tiny",
-        (*TEXTS, *MODELS[model], *(NOISE if model == GATED else ())),
+        (*TEXTS, *MODELS[model], *(FALL if model == GATED else ())),
         seed,
         (("task", "masked"), ("model", model), ("pretrained", "yes")),
     )
@@ -145,8 +153,11 @@ def _finetuning(task: str, seed: int, model: str, pretrained: bool = True, rate:
         (
             *files,
             *MODELS[model],
-            *(GATES if model == GATED else ()),
-            *found.flags,
+            *(_gates(found.updates) if model == GATED else ()),
+            *("--training.metric", found.metric, *found.flags),
+            *("--max-steps", str(found.updates), "--training.evaluate-every", str(found.updates // 2)),
+            *("--training.average", "last", "--training.average-count", "1"),
+            *("--data.batch-tokens", str(found.batch_tokens)),
             *("--optimizer.learning-rate", rate),
         ),
         seed,

@@ -297,7 +297,7 @@ WRONG = {
     ),
     "no span": (["classify_small", "SET", "--model.head", "spans", "--training.metric", "f1"], "not JSON"),
     "few positions": (
-        ["masked_small", "SET", "--model.max-positions", "64"],
+        ["masked_small", "SET", "--model.positions", "learned", "--model.max-positions", "64"],
         "--data.max-length 128 is more than the 64 learned positions: raise --model.max-positions",
     ),
     "few positions of a translation": (
