@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from markdown_tables import narrow
 from tiny_runs import ROOT, write_lines
 
 from experiments import train
@@ -27,7 +28,7 @@ SIZE = (
 ).split()
 ENCODER = (
     "--model.encoder.layers 1 --model.encoder.attention.heads 4 --model.encoder.feed-forward 64 "
-    "--model.max-positions 32"
+    "--model.positions learned --model.max-positions 32"
 ).split()
 TRAIN, DEV = "discourse:train:400", "discourse:dev:8"
 TEXTS = (
@@ -167,6 +168,10 @@ def runs(sets, tmp_path_factory):
     return folder, trained(commands)
 
 
+def report_of(run):
+    return "\n".join(narrow((run / "report.md").read_text(encoding="utf-8")))
+
+
 def rows_of(run, kind):
     return [row for row in read_metrics(run) if row["kind"] == kind]
 
@@ -183,9 +188,9 @@ def test_masked_tokens_are_said_better_than_by_their_frequencies(runs):
     entropy = -(found * np.log((seen + 1) / (seen + 1).sum())).sum() / found.sum()
     (row,) = rows_of(run.directory, "dev")
     assert row["unigram_perplexity"] == pytest.approx(np.exp(entropy))
-    assert row["loss"] < entropy - 0.05 and row["perplexity"] == pytest.approx(np.exp(row["loss"]))
+    assert row["loss"] < entropy - 0.1 and row["perplexity"] == pytest.approx(np.exp(row["loss"]))
     assert f"unigrams of the training texts: dev perplexity {np.exp(entropy):.1f}" in runs[1]
-    report = (run.directory / "report.md").read_text(encoding="utf-8")
+    report = report_of(run.directory)
     assert "| perplexity |" in report and "| unigram_perplexity |" in report
 
 
@@ -245,7 +250,7 @@ def test_gates_are_scored_at_every_budget(runs):
         assert all(row[name] == full[name] for name in full if name != "budget")
         assert all(0 < at["use"] < 1.5 and 0 <= at["accuracy"]["score"] <= 100 for at in row["budgets"])
     assert all(np.isfinite(row["budget_loss"]) for row in rows_of(run.directory, "train"))
-    report = (run.directory / "report.md").read_text(encoding="utf-8")
+    report = report_of(run.directory)
     assert "| dev (best), budget 0.5 |" in report and "| test, budget 1 |" in report
     # Of one shape.
     texts = [line for line in lines_of(DEV) if 8 <= len(line.split()) <= 12][:3]
