@@ -1,7 +1,8 @@
 """A masked language model of a size for two cores (Devlin et al. 2019), to be fine-tuned afterwards.
 
 Texts are one file or several, a sentence or paragraph a line; blank lines end documents. Positions are rotary and nothing
-is dropped, unlike in BERT: with its learned positions, or with dropout, so short a training hardly comes to see context.
+is dropped, unlike in BERT: in pilots at the size of `masked_tiny` so short a training stayed near unigrams with learned
+positions, and came to see context later with dropout.
 
 Command: python -m experiments.train masked_small --run runs/masked --train a.txt b.txt --dev dev.txt
 Hardware and time: 2 CPU cores, about half an hour.

@@ -98,14 +98,18 @@ TASKS = {
     "sst2": Task(_files("sst2", "tsv"), "accuracy", 3400),
     "cola": Task(_files("cola", "tsv"), "matthews", 800),
     "squad": Task(
-        _files("squad2_small", "json"), "f1", 1200, 2048, ("--model.head", "spans", "--data.answered")
+        _files("squad2_small", "json"),
+        "f1",
+        1200,
+        batch_tokens=2048,
+        flags=("--model.head", "spans", "--data.answered"),
     ),
     "mnli": Task(
         ("tfds:glue/mnli:train[:98%]", "tfds:glue/mnli:train[98%:]", "tfds:glue/mnli:validation_matched"),
         "accuracy",
         1200,
-        2048,
-        ("--model.classes", "3"),
+        batch_tokens=2048,
+        flags=("--model.classes", "3"),
     ),
 }
 

@@ -1,8 +1,8 @@
 """What a budget costs in quality: the model with gates beside Transformers made smaller, Multi30k English-German.
 
 One model for all budgets (encoder, decoder) against separately trained ones with fewer layers on both sides, fewer
-decoder layers alone (figures 4 and 5 of Bapna et al. 2020), or narrower feed-forward networks; the parts m of a feed-
-forward network (figure 12); noise that is constant (figure 11); and the list of tricks: norms of gated outputs, a lower
+decoder layers alone (figures 4 and 5 of Bapna et al. 2020), or narrower feed-forward networks; the parts m of a
+feed-forward network (figure 12); noise that is constant (figure 11); and the list of tricks: norms of gated outputs, a lower
 lowest budget, the hidden size of the control networks, one-sided loss, a constraint for each sequence, what a gate
 counts while training, gates that are decisions before the end, and budgets that are there at once. Measured on the test
 set, for every budget, of tricks for those that are equal on both sides: BLEU, chrF, the share of the full computation
