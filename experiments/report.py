@@ -211,7 +211,9 @@ def latest(key: str, rows: list[Row], run: dict) -> object:
 
 def draw_curves(rows: list[Row], metric: str, path: Path) -> bool:
     """Draw loss, development score, learning rate and speed; False if there is nothing to draw (with)."""
-    scores = [key for key in dict.fromkeys((metric, "bleu", "chrf")) if key != "loss"]
+    names = (name for name in dict.fromkeys((metric, "bleu", "chrf")) if name != "loss")
+    # Of a model of texts that is judged by its loss.
+    scores = [name for name in names if points(rows, "dev", name)[0]] or ["perplexity"]
     panels = [
         ("Loss per target token (nats)", [("train", "loss"), ("dev", "loss")]),
         ("Development score", [("dev", key) for key in scores]),
