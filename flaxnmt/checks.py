@@ -67,6 +67,8 @@ def check_ranges(config: Config) -> None:
         # What is no number is not above 0 either.
         if (value := values.get(name)) is not None and not 0 <= value < math.inf:
             raise ConfigError(f"--{name.replace('_', '-')} {value:g}: give 0 or more")
+    if not 0 < (scale := config.model.budget.control_scale) < math.inf:
+        raise ConfigError(f"--model.budget.control-scale {scale:g}: give more than 0")
     for name in ("b1", "b2"):
         if not 0 <= (value := values[f"optimizer.{name}"]) < 1:
             raise ConfigError(f"--optimizer.{name} {value:g}: a decay of at least 0 and below 1")

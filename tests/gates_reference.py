@@ -17,6 +17,16 @@ def set_gates(params, bias):
     return jax.tree_util.tree_map_with_path(change, params)
 
 
+def scale_gates(params, factor):
+    """With every logit so many times as large."""
+
+    def change(path, leaf):
+        names = [key.key for key in path]
+        return leaf * factor if names[-2].endswith("control") and names[-1] in ("w_out", "b_out") else leaf
+
+    return jax.tree_util.tree_map_with_path(change, params)
+
+
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 

@@ -139,7 +139,7 @@ COMBINED = {
     "weighted": ("--model.encoder.combine", "weighted"),
     "gated": ("--model.encoder.combine", "gated"),
     "budgets": (
-        *("--model.budget.encoder", "1", "0.75", "0.5", "0.25"),
+        *("--model.budget.encoder", "1", "0.75", "0.5", "0.25", "--model.budget.control-scale", "5"),
         *("--training.budget.begin", "600", "--training.budget.noise-steps", "1200"),
         *("--training.budget.count", "decided"),
     ),

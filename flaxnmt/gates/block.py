@@ -111,6 +111,7 @@ class GatedBlock(nn.Module):
       sublayers: f_j, each a module of its own, since one that stands twice shares its parameters; for eq. 15 feed-forward
         networks of inner size F / m.
       hidden: d_h of the control networks.
+      control_scale: factor of their logits.
       normed_outputs: whether the output of each sub-layer is normalised in front of its gate; else LN_j is left out.
       dropout: rate on the sum.
       dtype: of the computation.
@@ -119,6 +120,7 @@ class GatedBlock(nn.Module):
     d_model: int
     sublayers: tuple[SubLayer, ...]
     hidden: int
+    control_scale: float = 1.0
     normed_outputs: bool = True
     dropout: float = 0.0
     dtype: Any = jnp.float32
@@ -128,9 +130,11 @@ class GatedBlock(nn.Module):
         self.input_norms = [layer_norm(self.dtype) for _ in self.sublayers]
         if self.normed_outputs:
             self.output_norms = [layer_norm(self.dtype, scale=OUTPUT_SCALE) for _ in self.sublayers]
-        self.control = ControlNetwork(self.d_model, self.hidden, gates, self.dtype)
+        self.control = ControlNetwork(self.d_model, self.hidden, gates, self.control_scale, self.dtype)
         if self.gates_keys:
-            self.key_control = ControlNetwork(self.d_model, self.hidden, gates, self.dtype)
+            self.key_control = ControlNetwork(
+                self.d_model, self.hidden, gates, self.control_scale, self.dtype
+            )
         self.residual_dropout = Dropout(self.dropout)
 
     def added_flops(self, queries: Count, keys: Count) -> Count:

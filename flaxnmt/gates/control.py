@@ -50,21 +50,24 @@ def control_flops(d_model: int, hidden: int, gates: int) -> int:
 
 
 class ControlNetwork(nn.Module):
-    """c(x) = W_2 ReLU(W_1 n(x) + b_1) + b_2 (eq. 4): a logit a gate for each row, from that row alone.
+    """c(x) = s (W_2 ReLU(W_1 n(x) + b_1) + b_2) (eq. 4): a logit a gate for each row, from that row alone.
 
     n is a layer norm without scale and bias, which W_1 and b_1 hold already. Logits are float32, and 0 at the
-    beginning, so that all gates start at a half.
+    beginning, so that all gates start at a half. The factor s is 1 in the paper; an update by Adam moves a logit s times as
+    far, so that gates are decided after so much less training.
 
     Attributes:
       d_model: D.
       hidden: d_h.
       gates: k, the logits of a row.
+      scale: s.
       dtype: of the hidden layer.
     """
 
     d_model: int
     hidden: int
     gates: int = 1
+    scale: float = 1.0
     dtype: Any = jnp.float32
 
     def setup(self):
@@ -80,4 +83,4 @@ class ControlNetwork(nn.Module):
         hidden = jax.nn.relu(
             normalised(x).astype(self.dtype) @ self.w_in.astype(self.dtype) + self.b_in.astype(self.dtype)
         )
-        return hidden.astype(jnp.float32) @ self.w_out + self.b_out
+        return self.scale * (hidden.astype(jnp.float32) @ self.w_out + self.b_out)

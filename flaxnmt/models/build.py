@@ -73,7 +73,7 @@ def block(
         raise ConfigError(f"--model.norm {config.norm} with budgets: gates need --model.norm pre")
     hidden = config.budget.control_hidden or max(config.d_model // 8, 1)
     kept = {name: value for name, value in changes.items() if name == "dropout"}
-    kept["normed_outputs"] = config.budget.normed_outputs
+    kept |= {name: getattr(config.budget, name) for name in ("control_scale", "normed_outputs")}
     return GatedBlock(config.d_model, sublayers, hidden, **common | kept)
 
 

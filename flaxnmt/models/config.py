@@ -129,6 +129,9 @@ class BudgetConfig:
     """Parts into which a feed-forward network is cut, each with its own gate (the paper's m)."""
     control_hidden: int | None = None
     """Hidden size of the networks that control gates; an eighth of d_model if None (the paper's 128 at its 1024)."""
+    control_scale: float = 1.0
+    """Factor of the logits of gates. An update moves them so many times as far, so that gates are decided after a short
+    training, too; the paper's is long."""
     normed_outputs: bool = True
     """Outputs of sub-layers are normalised in front of their gates (the paper's); without, open gates are an ordinary
     Transformer."""

@@ -125,6 +125,8 @@ def test_a_rate_that_cannot_fall_is_refused_before_a_corpus_is_read(training, tm
         ("--training.checkpoint-every", 0, "give at least 1"),
         ("--model.d-model", 0, "give at least 1"),
         ("--model.budget.control-hidden", 0, "give at least 1"),
+        ("--model.budget.control-scale", 0, "give more than 0"),
+        ("--model.budget.control-scale", math.nan, "give more than 0"),
         ("--model.encoder.layers", 0, "give at least 1"),
         ("--model.decoder.feed-forward", -1, "give at least 1"),
         ("--data.workers", -1, "give 0 or more"),

@@ -80,6 +80,10 @@ def slow_attention_block(params, x, hard):
     return slow.attention_block(params, x, MASK, hard)
 
 
+def slow_scaled(params, x, hard):
+    return slow.feed_forward_block(slow.scale_gates(params, 3.0), x, hard)
+
+
 KINDS = {
     "attention": (attention_block(), slow_attention_block),
     "attention, normed keys": (attention_block(normed_keys=True), slow_attention_block),
@@ -89,6 +93,7 @@ KINDS = {
         feed_forward_block(normed_outputs=False),
         slow.feed_forward_block,
     ),
+    "feed-forward, logits by a factor": (feed_forward_block(control_scale=3.0), slow_scaled),
 }
 
 
@@ -102,7 +107,11 @@ def test_gates_of_these_tests_are_open_for_some_rows_and_closed_for_others(kind)
 
 
 @pytest.mark.parametrize(
-    "kind", slow_but(["attention, normed keys", "feed-forward", "attention, outputs as they are"], KINDS)
+    "kind",
+    slow_but(
+        ["attention, normed keys", "feed-forward, logits by a factor", "attention, outputs as they are"],
+        KINDS,
+    ),
 )
 def test_a_gated_block_is_its_equation_forward_and_backward(kind):
     module, expected = KINDS[kind]
