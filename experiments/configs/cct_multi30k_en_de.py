@@ -2,8 +2,7 @@
 
 Training is short, so the decisions of gates count, not their noisy values, and control networks learn five times as fast as
 the rest: else gates are still half open at its end. Outputs are not normalised, which a model of this size generalises better
-without. Control networks are smaller than an eighth of it: all of them, and the norms that only
-gates need, cost 3%.
+without. Control networks are smaller than an eighth of it: all of them, and the norms that only gates need, cost 3%.
 
 Command: python -m experiments.train cct_multi30k_en_de --run runs/cct --train train.en train.de --dev dev.en dev.de
          --test test.en test.de
