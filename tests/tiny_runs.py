@@ -19,10 +19,12 @@ TINY = (
     "--training.label-smoothing 0 --decoding.batch-size 8"
 ).split()
 
-# Of one length too: noise on gates grows until the last update, which makes it part of the program.
+# Of one length too: noise on gates grows until the last update, which makes it part of the program. Its control networks learn
+# so fast that gates are decided by then.
 TINY_BUDGETS = [
     *TINY,
     *"--model.budget.encoder 1 0.5 --model.budget.decoder 1 0.5 --model.budget.blocks 2 --max-steps 120".split(),
+    *"--model.budget.control-scale 5".split(),
 ]
 
 TINY_DOCUMENTS = [

@@ -35,7 +35,10 @@ TINY = (
     "--training.evaluate-every 3"
 ).split()
 TRIALS = "masked-plain", "masked-gated", "sst2-plain", "sst2-gated"
-BLOCKS = ("--model.budget.blocks", "1")
+GATES = (
+    "--model.budget.blocks 1 --training.budget.begin 1 --training.budget.fall-steps 3 --training.budget.noise-steps 3 "
+    "--training.budget.decide-from 4"
+).split()
 
 
 def write(path, lines):
@@ -48,7 +51,7 @@ def small_sweep(name: str) -> sweep.Sweep:
     trials = (trial for trial in bert.sweep.trials if trial.seed == 1 and trial.name in TRIALS)
     small = (
         dataclasses.replace(
-            trial, options=(*trial.options, *TINY, *(BLOCKS if trial.name.endswith("gated") else ()))
+            trial, options=(*trial.options, *TINY, *(GATES if trial.name.endswith("gated") else ()))
         )
         for trial in trials
     )

@@ -137,7 +137,8 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger, table):
     assert [kind for kind, _ in outputs] == [text, *4 * [text, png], text, text]
     runs, *_, costs, _ = (data for kind, data in outputs if kind == text)
     (row,) = runs.splitlines()[2:]
-    corpus, pairs, trials, seeds, _, updates, signature, _ = re.split(r" (?<!\\)\| ", row.strip("| "))
+    cells = (cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1])
+    corpus, pairs, trials, seeds, _, updates, signature, _ = cells
     assert (corpus, pairs, trials, seeds, updates) == ("multi30k_en_de", "600", "3", "2", "60")
     assert "version:" in signature
     costs = [[cell.strip() for cell in line.strip("|").split("|")] for line in costs.splitlines()[2:]]

@@ -57,7 +57,8 @@ def cells(table):
 def test_similarities_and_attention_maps_are_drawn(executed):
     pictures = executed["image/png"]
     assert len(pictures) == 2 + 2 * 2
-    assert all(coloured(picture) > 0.01 for picture in pictures)
+    # Lines of models that hardly learned lie on each other.
+    assert all(coloured(picture) > 0.005 for picture in pictures)
 
 
 @pytest.mark.slow
