@@ -16,7 +16,7 @@ from flaxnmt.language.similarity import Similarities
 NOTEBOOK = "look_inside.ipynb"
 TINY = (
     "--train discourse:train:100 --dev discourse:dev:3 --data.tokenizer.vocab-size 500 --data.max-length 32 "
-    "--data.batch-tokens 512 --model.d-model 32 --max-steps 40 --training.evaluate-every 40 --training.log-every 20 "
+    "--data.batch-tokens 512 --model.d-model 32 --max-steps 200 --training.evaluate-every 200 --training.log-every 20 "
     "--optimizer.learning-rate 0.01 --optimizer.warmup-steps 10"
 )
 STACKS = {"masked": "encoder", "causal": "decoder"}
@@ -57,14 +57,13 @@ def cells(table):
 def test_similarities_and_attention_maps_are_drawn(executed):
     pictures = executed["image/png"]
     assert len(pictures) == 2 + 2 * 2
-    # Lines of models that hardly learned lie on each other.
-    assert all(coloured(picture) > 0.005 for picture in pictures)
+    assert all(coloured(picture) > 0.01 for picture in pictures)
 
 
 @pytest.mark.slow
 def test_words_are_filled_in_and_texts_go_on(executed):
     runs, guesses, completed, perplexity = executed["text/markdown"]
-    assert [cells(runs)[i][3] for i in range(2)] == ["40", "40"]
+    assert [cells(runs)[i][3] for i in range(2)] == ["200", "200"]
     guesses = cells(guesses)
     assert [row[1] for row in guesses] == ["1", "1", "2", "1"]
     for row in guesses:
