@@ -175,7 +175,7 @@ def test_trials_of_the_sweep_differ_in_what_is_compared(tmp_path):
     }
     for trial in tuned:
         config, start = configs[trial.directory], configs[trial.start].model
-        # The encoder is that of its start; the head is another one, and words are dropped, which pre-training does not.
+        # The encoder is that of its start; the head is another one, and fine-tuning alone has dropout.
         assert config.model.dropout > start.dropout == 0
         assert dataclasses.replace(config.model, head="masked", classes=2, dropout=0.0) == start
         assert config.training.metric == bert.TASKS[dict(trial.settings)["task"]].metric
