@@ -9,6 +9,9 @@ PY := $(VENV)/bin/python
 RUN := runs/demo
 PYTEST_ARGS ?=
 
+# Containers may forbid it; then every process, of which tests start many, compiles all of its libraries for seconds.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Compiled programs are kept between runs of the tests, and shared with the processes that tests start.
 TEST_ENV := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.1

@@ -1,7 +1,6 @@
 """What a sweep measures of a finished run: BLEU with and without its context, tests against another run, time."""
 
 import dataclasses
-import functools
 import json
 import statistics
 import time
@@ -14,7 +13,7 @@ from flaxnmt.evaluation.controls import KINDS, Kind, compare_controls
 from flaxnmt.evaluation.documents import paired_document_bootstrap
 from flaxnmt.evaluation.scores import evaluate, paired_bootstrap
 from flaxnmt.gates.budget import full_budget
-from flaxnmt.models.config import BudgetConfig, Seq2SeqConfig
+from flaxnmt.models.config import BudgetConfig
 from flaxnmt.models.flops import forward_flops, side_flops
 from flaxnmt.run import Run
 from flaxnmt.run_directory import write_json
@@ -306,10 +305,4 @@ def layer_flops(run: Run, source: Sequence[str], symbols: Sequence[int]) -> np.n
     """
     config = dataclasses.replace(run.config.model, budget=BudgetConfig())
     words = [len(tokens) + 1 for tokens in run.vocabularies.source.encode(source)]
-    return np.asarray([_sides(config, *lengths) for lengths in zip(words, symbols, strict=True)])
-
-
-@functools.cache
-def _sides(config: Seq2SeqConfig, words: int, symbols: int) -> tuple[int, int]:
-    """`side_flops`, which builds the layers anew."""
-    return side_flops(config, words, symbols)
+    return np.asarray([side_flops(config, *lengths) for lengths in zip(words, symbols, strict=True)])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from flaxnmt.models import build
 from flaxnmt.models.config import (
@@ -13,7 +14,11 @@ from flaxnmt.models.config import (
 )
 from flaxnmt.models.encoder import Branches
 
+memoised = lru_cache(maxsize=4096)
+"""Work is counted by building the layers: milliseconds, which every update of a training would wait for."""
 
+
+@memoised
 def forward_flops(
     config: Seq2SeqConfig | DecoderOnlyConfig,
     target_vocab: int,
@@ -34,6 +39,7 @@ def forward_flops(
     return documents * (logits + sum(side_flops(config, words, symbols, sentences)))
 
 
+@memoised
 def sequence_flops(
     config: EncoderOnlyConfig | DecoderOnlyConfig, vocab: int, tokens: tuple[int, int], outputs: int
 ) -> int:
@@ -62,6 +68,7 @@ def sequence_flops(
     return rows * (logits + body)
 
 
+@memoised
 def side_flops(config: Seq2SeqConfig, words: int, symbols: int, sentences: int = 1) -> tuple[int, int]:
     """FLOPs of encoder and decoder, logits left out, on one example whose sentences have that many words and symbols."""
     layer = build.decoder_layer(config)
@@ -71,6 +78,7 @@ def side_flops(config: Seq2SeqConfig, words: int, symbols: int, sentences: int =
     return source_flops(config, words, sentences), decoder
 
 
+@memoised
 def source_flops(config: EncodingConfig, words: int, sentences: int = 1) -> int:
     """FLOPs of all encoders of a model and of their combination on one example."""
     work = sum(encoder_flops(config, kinds, words, sentences) for kinds in config.encoder_branches)

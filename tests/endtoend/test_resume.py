@@ -80,6 +80,7 @@ def test_who_asks_to_stop_does_not_wait_for_an_evaluation(tmp_path, monkeypatch)
     assert_same_run(run, unbroken)
 
 
+@pytest.mark.slow
 def test_who_asks_in_the_last_evaluation_does_not_wait_for_the_end(tmp_path, monkeypatch):
     options = "--max-steps 1 --training.evaluate-every 1 --training.metric loss".split()
     arguments = [*TINY, *write_corpus(tmp_path / "data"), *options, "--run", str(tmp_path / "run")]

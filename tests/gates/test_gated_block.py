@@ -408,8 +408,10 @@ def test_gates_can_be_held_open_in_training(kind):
     module = KINDS[kind][0]
     params = float32(random_params(module))
 
+    work = jax.jit(partial(soft, module))
+
     def outputs(params, gating):
-        return soft(module, params, gating)[0]
+        return work(params, gating)[0]
 
     def gradient(gating):
         return jax.grad(lambda params: (outputs(params, gating) ** 2).sum())(params)
@@ -428,7 +430,7 @@ def test_gates_can_be_held_open_in_training(kind):
     # Control networks learn nothing from what is behind open gates, and all from what gates count.
     first = Gating(jnp.float32(2.0), jnp.asarray(True))
     assert not np.any(gradient(first)["control"]["w_out"])
-    used = jax.grad(lambda params: soft(module, params, first)[1].sum())(params)
+    used = jax.grad(lambda params: work(params, first)[1].sum())(params)
     assert np.abs(used["control"]["w_out"]).max() > 1e-2
 
 

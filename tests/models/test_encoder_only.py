@@ -1,5 +1,7 @@
 """An encoder alone: padding, packing, segments, heads, layers, gates, documents and branches."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,18 +31,24 @@ def made(**changes):
     return model, {"params": float32(random_params(model))}
 
 
+@partial(jax.jit, static_argnames=("model", "method"))
+def apply(model, params, *inputs, method=None, **named):
+    return model.apply(params, *inputs, method=method, **named)
+
+
 @pytest.mark.parametrize("head", slow_but(["masked", "classes"], SHAPES))
 def test_heads_say_what_they_are_for_and_padding_changes_nothing(head):
     model, params = made(head=head, classes=3)
-    apply = jax.jit(model.apply)
-    logits = apply(params, TOKENS)
+    logits = apply(model, params, TOKENS)
     assert logits.shape == SHAPES[head] and logits.dtype == jnp.float32
-    wide = apply(params, jnp.pad(TOKENS, ((0, 0), (0, 4))))
+    wide = apply(model, params, jnp.pad(TOKENS, ((0, 0), (0, 4))))
     if head == "classes":
         np.testing.assert_allclose(wide, logits, rtol=1e-5, atol=2e-6)
         # Of all tokens, one of which the head looks at.
-        hidden, _ = model.apply(params, TOKENS, method="encode")
-        np.testing.assert_allclose(model.apply(params, hidden, method="logits"), logits, rtol=1e-5, atol=2e-6)
+        hidden, _ = apply(model, params, TOKENS, method="encode")
+        np.testing.assert_allclose(
+            apply(model, params, hidden, method="logits"), logits, rtol=1e-5, atol=2e-6
+        )
     else:
         real = np.asarray(TOKENS != 0)
         np.testing.assert_allclose(wide[:, :7][real], logits[real], rtol=1e-5, atol=2e-6)
@@ -48,33 +56,34 @@ def test_heads_say_what_they_are_for_and_padding_changes_nothing(head):
 
 def test_every_token_sees_those_before_and_behind_it():
     model, params = made()
-    encode = jax.jit(lambda tokens: model.apply(params, tokens, method="encode")[0])
-    moved = np.abs(encode(TOKENS) - encode(TOKENS.at[0, 3].set(9)))[0].max(-1)
+    here, there = (
+        apply(model, params, tokens, method="encode")[0] for tokens in (TOKENS, TOKENS.at[0, 3].set(9))
+    )
+    moved = np.abs(here - there)[0].max(-1)
     assert (moved > 1e-4).all()
 
 
 def test_segments_are_told_apart():
     model, params = made(head="classes")
     segments = jnp.zeros_like(TOKENS).at[:, 3:].set(1)
-    assert np.abs(model.apply(params, TOKENS) - model.apply(params, TOKENS, segments)).max() > 1e-3
+    assert np.abs(apply(model, params, TOKENS) - apply(model, params, TOKENS, segments)).max() > 1e-3
     without, _ = made(segments=0)
     assert "segment_table" not in random_params(without)
 
 
 def test_packed_documents_are_encoded_as_if_alone():
     model, params = made()
-    encode = jax.jit(lambda *inputs: model.apply(params, inputs[0], packed=inputs[1], method="encode")[0])
-    tokens = jnp.asarray([[5, 6, 7, 3, 8, 9, 3]])
-    together = encode(tokens, jnp.asarray([[2, 2, 2, 2, 3, 3, 3]]))
-    alone = model.apply(params, jnp.asarray([[8, 9, 3]]), method="encode")[0]
+    tokens, packed = jnp.asarray([[5, 6, 7, 3, 8, 9, 3]]), jnp.asarray([[2, 2, 2, 2, 3, 3, 3]])
+    together, _ = apply(model, params, tokens, packed=packed, method="encode")
+    alone, _ = apply(model, params, jnp.asarray([[8, 9, 3]]), method="encode")
     np.testing.assert_allclose(together[:, 4:], alone, rtol=1e-5, atol=2e-6)
 
 
 def test_layers_are_the_contextual_embeddings_in_order():
     model, params = made()
-    layers = model.apply(params, TOKENS, method="layers")
+    layers = apply(model, params, TOKENS, method="layers")
     assert layers.shape == (3, 2, 7, 16)
-    hidden, _ = model.apply(params, TOKENS, method="encode")
+    hidden, _ = apply(model, params, TOKENS, method="encode")
     np.testing.assert_allclose(layers[-1], hidden, rtol=1e-5, atol=2e-6)
 
 
@@ -156,11 +165,10 @@ def test_gates_have_a_budget_of_the_encoder_alone():
 def test_a_class_depends_on_the_last_word_where_no_layer_looks_at_all_of_a_text(branches):
     encoder = EncoderConfig(attention=MultiHead(2), feed_forward=24, branches=branches)
     model, params = made(encoder=encoder, head="classes", norm="pre")
-    apply = jax.jit(model.apply)
-    logits, wide = apply(params, TOKENS), apply(params, jnp.pad(TOKENS, ((0, 0), (0, 4))))
-    assert np.abs(apply(params, TOKENS.at[0, 6].set(9)) - logits)[0].max() > 1e-4
+    logits, wide = (apply(model, params, tokens) for tokens in (TOKENS, jnp.pad(TOKENS, ((0, 0), (0, 4)))))
+    assert np.abs(apply(model, params, TOKENS.at[0, 6].set(9)) - logits)[0].max() > 1e-4
     np.testing.assert_allclose(wide, logits, rtol=1e-5, atol=2e-6)
-    hidden, _ = model.apply(params, TOKENS, method="encode")
+    hidden, _ = apply(model, params, TOKENS, method="encode")
     np.testing.assert_allclose(mean_row(hidden, TOKENS != 0)[1], hidden[1, :4].mean(0), rtol=1e-5, atol=2e-6)
 
 
@@ -183,14 +191,14 @@ def test_any_encoder_can_be_the_one(branches):
     model, params = made(
         encoder=EncoderConfig(attention=MultiHead(2), feed_forward=24, branches=branches), norm="pre"
     )
-    assert np.isfinite(model.apply(params, TOKENS)).all()
+    assert np.isfinite(apply(model, params, TOKENS)).all()
 
 
 def test_documents_are_encoded_with_their_sentences_selected():
     document = DocumentConfig(layers=("sentence", "conditional"), t=1)
     model, params = made(document=document, positions="sinusoidal", norm="pre")
     tokens = jnp.asarray(random_ids([4, 3, 4, 0], 4, seed=3)).reshape(1, 4, 4)
-    hidden, _ = model.apply(params, tokens, method="encode")
+    hidden, _ = apply(model, params, tokens, method="encode")
     assert hidden.shape == (1, 4, 4, 16) and np.isfinite(hidden).all()
 
 

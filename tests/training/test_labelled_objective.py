@@ -96,7 +96,7 @@ def labelled(request):
 def test_the_objective_is_that_of_the_logits_of_the_model(labelled):
     head, model, params, batch, objective = labelled
     (loss, sums), gradient = objective(params, batch)
-    logits = model.apply({"params": params}, batch["tokens"], batch["segments"])
+    logits = jax.jit(model.apply)({"params": params}, batch["tokens"], batch["segments"])
     logits = span_logits(logits, batch["tokens"]) if head == "spans" else logits
     expected, count = by_hand(logits, LABELS[head], head)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
@@ -117,9 +117,10 @@ def test_rows_without_a_label_have_no_gradient(labelled):
 def test_masked_tokens_are_said_where_they_were_drawn():
     model = small_encoder(dropout=0.0, **SMALL)
     params = float32(random_params(model))
-    tokens = jnp.asarray(np.concatenate([random_ids([30, 17, 0], 30, seed=2)] * 2))
-    packed = jnp.asarray(np.where(tokens > 0, 1 + (np.arange(30) > 11), 0))
-    batch, objective = {"tokens": tokens, "packed": packed}, masked_objective(model, MASK, WORDS)
+    tokens = np.concatenate([random_ids([30, 17, 0], 30, seed=2)] * 2)
+    packed = np.where(tokens > 0, 1 + (np.arange(30) > 11), 0)
+    batch = jax.tree.map(jnp.asarray, {"tokens": tokens, "packed": packed})
+    objective = masked_objective(model, MASK, WORDS)
 
     def sums(params, key):
         found = objective(params, batch, key)
@@ -130,18 +131,19 @@ def test_masked_tokens_are_said_where_they_were_drawn():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)), "rows are empty"
 
     @jax.jit
-    def logits(params, shown, chosen):
-        hidden, _ = model.apply({"params": params}, shown, packed=packed, method="encode")
-        return model.apply({"params": params}, picked(hidden, chosen), method="logits")
+    def said(params, draws):
+        draws = jax.random.split(draws)
+        chosen, counts = choose(draws[0], batch["tokens"] >= WORDS[0], RATE)
+        shown = corrupt(draws[1], batch["tokens"], chosen, counts, MASK, WORDS)
+        hidden, _ = model.apply({"params": params}, shown, packed=batch["packed"], method="encode")
+        return chosen, counts, model.apply({"params": params}, picked(hidden, chosen), method="logits")
 
     for found, draws in (
         (drawn, jax.random.fold_in(jax.random.key(5), 2)),
         (plain, jax.random.key(0)),
     ):
-        draws = jax.random.split(draws)
-        chosen, counts = choose(draws[0], tokens >= WORDS[0], RATE)
-        shown = corrupt(draws[1], tokens, chosen, counts, MASK, WORDS)
-        log_p = log_softmax(logits(params, shown, chosen))
+        chosen, counts, logits = map(np.asarray, said(params, draws))
+        log_p = log_softmax(logits)
         nll, right, count = 0.0, 0, 0
         for row, place in zip(*np.nonzero(counts)):
             token = tokens[row, chosen[row, place]]
@@ -160,8 +162,13 @@ def test_a_text_is_said_from_its_second_symbol_on():
     params = float32(random_params(model))
     tokens = jnp.asarray([[2, 8, 9, 3, 10, 11, 12], [2, 13, 3, 0, 0, 0, 0], [0] * 7])
     packed = jnp.asarray([[4, 4, 4, 4, 5, 5, 5], [5, 5, 5, 0, 0, 0, 0], [0] * 7])
-    hidden, _ = model.apply({"params": params}, tokens, packed=packed, method="language")
-    log_p = log_softmax(model.apply({"params": params}, hidden, method="logits"))
+
+    @jax.jit
+    def logits(params):
+        hidden, _ = model.apply({"params": params}, tokens, packed=packed, method="language")
+        return model.apply({"params": params}, hidden, method="logits")
+
+    log_p = log_softmax(logits(params))
     # After the symbol at its place: neither a document's first nor padding.
     said = [(0, 0, 8), (0, 1, 9), (0, 2, 3), (0, 4, 11), (0, 5, 12), (1, 0, 13), (1, 1, 3)]
     expected = -sum(log_p[place] for place in said)
