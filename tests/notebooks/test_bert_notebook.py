@@ -163,6 +163,17 @@ def test_the_ledger_has_its_tables(ledger, capsys, monkeypatch):
     assert "### With and without pre-training" in shown and "CoLA" not in shown
 
 
+def test_what_was_finished_where_there_was_more_data_is_shown_here():
+    here = sweep.Sweep(bert.trials(("sst2",)), bert.measure, following=bert.elsewhere)
+    everywhere = sweep.Sweep(bert.trials(tuple(bert.TASKS)), bert.measure).all([])
+    (done,) = (trial for trial in everywhere if trial.directory == "mnli-plain-seed1")
+    keys = [
+        {trial.key for trial in here.all(rows)}
+        for rows in ([], [{"key": done.key, "name": done.name, "seed": done.seed}])
+    ]
+    assert keys[1] - keys[0] == {done.key} and keys[0] < keys[1]
+
+
 def test_trials_of_the_sweep_differ_in_what_is_compared(tmp_path):
     found = {trial.directory: trial for trial in bert.trials(tuple(bert.TASKS))}
     assert all(trial.start in {None, *found} for trial in found.values())
