@@ -43,7 +43,8 @@ MODELS = {
     PLAIN: (),
     GATED: (
         *("--model.budget.encoder", "1", "0.75", "0.5", "0.25", "--model.budget.control-hidden", "8"),
-        *("--model.budget.no-normed-outputs", "--training.budget.count", "decided"),
+        *("--model.budget.control-scale", "5", "--model.budget.no-normed-outputs"),
+        *("--training.budget.count", "decided"),
     ),
     **{f"{layers} of 4 layers": ("--model.encoder.layers", str(layers)) for layers in (3, 2, 1)},
     **{
