@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 RUN := runs/demo
 PYTEST_ARGS ?=
 
-# Containers may forbid it; then every process, of which tests start many, compiles all of its libraries for seconds.
+# Bytecode is kept: containers may forbid that, and then every process, of which tests start many, compiles all of its libraries for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
 # Compiled programs are kept between runs of the tests, and shared with the processes that tests start.
