@@ -186,7 +186,7 @@ def measure_run(run: Run, options: Options) -> list[dict]:
     gated, params = System(run.model, *ids, options), jax.tree.map(jnp.asarray, run.params)
     budgets = run.config.model.budgets
     both = {f"{encoder:g}": place for place, (encoder, decoder) in enumerate(budgets) if encoder == decoder}
-    label = {"size": f"d {run.config.model.d_model}"}
+    label = {"size": f"d {run.config.model.d_model}, {run.model.target_vocab} pieces"}
     trained = {name: (params, place) for name, place in both.items()}
     rows = _rows(gated, params, trained, label | {"gates": "trained"}, options)
     same = {
@@ -308,8 +308,8 @@ def main(options: Options) -> None:
     conditions = (
         f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds in which all take turns, of "
         f"{TURN} s or a call; encoding of {options.encoded} tokens, beam {options.beam} search of "
-        f"{options.sentences} sentences of {options.source_length} tokens to {options.target_length}, 8k vocabulary, "
-        f"float32, m = {options.blocks}."
+        f"{options.sentences} sentences of {options.source_length} tokens to {options.target_length}, 8000 pieces "
+        f"where nothing else is said, float32, m = {options.blocks}."
     )
     text = describe(rows)
     print(conditions, text, sep="\n\n")
