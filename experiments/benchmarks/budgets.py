@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import truediv
 from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
@@ -63,7 +64,7 @@ class Options:
     encoded: int = 4096
     """Tokens that are encoded, in sentences of 32."""
     blocks: int = 4
-    rounds: int = 3
+    rounds: int = 9
     cores: int = 2
     run: tuple[Path, ...] = ()
     """Trained models with the same budgets on both sides, such as 1 0.75 0.5 0.25: measured too."""
@@ -142,13 +143,12 @@ class System:
     def timed(self, params: Params, budget: int = 0) -> dict[str, Callable[[], dict]]:
         def run(function, ids):
             budgets = _budgets(ids, budget)
-            jax.block_until_ready(function(params, ids, budgets))
             seconds = []
             while sum(seconds) < TURN:
                 began = time.perf_counter()
                 jax.block_until_ready(function(params, ids, budgets))
                 seconds.append(time.perf_counter() - began)
-            return {"seconds": seconds}
+            return {"seconds": statistics.median(seconds)}
 
         return {
             "search": partial(run, self.search, self.source),
@@ -241,26 +241,28 @@ def _rows(
     for task in ("encode", "search"):
         systems = {name: gated.timed(*pattern)[task] for name, pattern in (ends | patterns).items()}
         systems |= {} if plain is None else {"plain": plain[task]}
-        # They share one heap, which first grows to what all of them need.
+        # They are compiled, and share one heap, which first grows to what all of them need.
         common.interleave(systems, 1)
         rounds = common.interleave(systems, options.rounds)
-        seconds = {
-            key: statistics.median(second for turn in found for second in turn["seconds"])
-            for key, found in rounds.items()
-        }
-        floor = seconds["closed"] / seconds["open"]
+        seconds = {name: [turn["seconds"] for turn in found] for name, found in rounds.items()}
+        floor = _over(seconds["closed"], seconds["open"])
         for name, pattern in patterns.items():
             use = gated.use(*pattern)[task]
-            ratio, ideal = seconds[name] / seconds["open"], floor + (1 - floor) * use
+            ratio, ideal = _over(seconds[name], seconds["open"]), floor + (1 - floor) * use
             rows.append(
                 label
                 | {
                     "task": task, "gates open": name, "use": use, "floor": floor, "time": ratio,
-                    "over": ratio - ideal, "milliseconds": 1e3 * seconds[name],
+                    "over": ratio - ideal, "milliseconds": 1e3 * statistics.median(seconds[name]),
                 }
-                | ({} if plain is None else {"open_over_plain": seconds["open"] / seconds["plain"]})
+                | ({} if plain is None else {"open_over_plain": _over(seconds["open"], seconds["plain"])})
             )  # fmt: skip
     return rows
+
+
+def _over(seconds: list[float], others: list[float]) -> float:
+    """Median of the ratios of one round each: a machine that is slower for a minute is so for both."""
+    return statistics.median(map(truediv, seconds, others))
 
 
 def describe(rows: list[dict]) -> str:
@@ -307,7 +309,7 @@ def main(options: Options) -> None:
     machine = common.machine()
     conditions = (
         f"{machine['cpu']}, {options.cores} cores, medians of {options.rounds} rounds in which all take turns, of "
-        f"{TURN} s or a call; encoding of {options.encoded} tokens, beam {options.beam} search of "
+        f"{TURN} s or a call, ratios within a round; encoding of {options.encoded} tokens, beam {options.beam} search of "
         f"{options.sentences} sentences of {options.source_length} tokens to {options.target_length}, 8000 pieces "
         f"where nothing else is said, float32, m = {options.blocks}."
     )
