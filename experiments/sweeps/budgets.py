@@ -43,7 +43,7 @@ def _updates(count: int, dropout: float) -> tuple[str, ...]:
     )
 
 
-def _fall(begin: int, end: int) -> tuple[str, ...]:
+def fall(begin: int, end: int) -> tuple[str, ...]:
     """First the whole model is trained, then budgets come down from it; and what they and noise have pushed apart has to be
     trained as such, while the rate has not fallen to nothing."""
     return (
@@ -55,7 +55,7 @@ def _fall(begin: int, end: int) -> tuple[str, ...]:
 WHOLE, SHORTER = _updates(21600, dropout=0.2), _updates(7200, dropout=0.1)
 """Of the claims, and of the tricks."""
 
-GATED = {"gated": _fall(3600, 9000)}
+GATED = {"gated": fall(3600, 9000)}
 REFERENCE = {"gated, shorter": ()}
 """With which tricks are compared."""
 
@@ -86,25 +86,30 @@ TRICKS = {
 }
 PLAIN = {"plain": ()}
 
-REDUCED = {
-    **{
-        f"{layers} of 4 layers": (
+
+def reduced(feed_forward: int) -> dict[str, tuple[str, ...]]:
+    """The smaller models, beside one of four layers whose feed-forward networks have this inner size."""
+    layers = {
+        f"{count} of 4 layers": (
             "--model.encoder.layers",
-            str(layers),
+            str(count),
             "--model.decoder.layers",
-            str(layers),
+            str(count),
         )
-        for layers in (3, 2, 1)
-    },
-    **{f"{layers} of 4 decoder layers": ("--model.decoder.layers", str(layers)) for layers in (3, 2, 1)},
-    **{
-        f"feed-forward {size} of 256": (
+        for count in (3, 2, 1)
+    }
+    decoders = {f"{count} of 4 decoder layers": ("--model.decoder.layers", str(count)) for count in (3, 2, 1)}
+    narrower = {
+        f"feed-forward {size} of {feed_forward}": (
             *("--model.encoder.feed-forward", str(size)),
             *("--model.decoder.feed-forward", str(size)),
         )
-        for size in (128, 64)
-    },
-}
+        for size in (feed_forward // 2, feed_forward // 4)
+    }
+    return layers | decoders | narrower
+
+
+REDUCED = reduced(256)
 
 
 def _trials(
@@ -130,16 +135,23 @@ def _trials(
 
 def _shorter(changes: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Versions of the gated model: what follows takes the place of what stands before."""
-    return {name: (*_fall(1800, 3600), *flags) for name, flags in changes.items()}
+    return {name: (*fall(1800, 3600), *flags) for name, flags in changes.items()}
+
+
+def claims(
+    gated: dict[str, tuple[str, ...]], smaller: dict[str, tuple[str, ...]], updates: tuple[str, ...]
+) -> list[Trial]:
+    """What the paper's claims rest on: the plain model, the one with gates, and the smaller ones."""
+    return _trials(
+        ("multi30k_en_de", PLAIN, None),
+        ("cct_multi30k_en_de", gated, "plain"),
+        ("multi30k_en_de", smaller, "gated"),
+        updates=updates,
+    )
 
 
 TRIALS = (
-    *_trials(
-        ("multi30k_en_de", PLAIN, None),
-        ("cct_multi30k_en_de", GATED, "plain"),
-        ("multi30k_en_de", REDUCED, "gated"),
-        updates=WHOLE,
-    ),
+    *claims(GATED, REDUCED, WHOLE),
     *_trials(
         ("cct_multi30k_en_de", _shorter(REFERENCE), None),
         ("cct_multi30k_en_de", _shorter(TRICKS), "gated-shorter"),
@@ -239,10 +251,10 @@ STABILITY = {
     "lost until the end": _fallen,
     f"runs that lost more than {FALL:g}, %": lambda row: 100.0 * (_fallen(row) > FALL),
 }
-sweep = Sweep(
-    TRIALS,
-    measure,
-    (
+
+
+def tables(smaller: dict[str, tuple[str, ...]]) -> tuple[Table, ...]:
+    return (
         Table("Quality by budget", LEVEL, COLUMNS),
         Table("Use beyond the budget, of each seed", (*LEVEL, "seed"), BEYOND_BUDGET, {"model": WITH_GATES}),
         Table("Differences, of each seed", (*LEVEL, "seed"), DIFFERENCES, {"model": tuple(GATED)}),
@@ -250,7 +262,7 @@ sweep = Sweep(
             "Reduced models over the gated one, of each seed",
             ("model", "seed"),
             OVER_GATED,
-            {"model": tuple(REDUCED)},
+            {"model": tuple(smaller)},
         ),
         Table(
             "Tricks over the gated model at the same budget, of each seed",
@@ -260,5 +272,7 @@ sweep = Sweep(
         ),
         Table("Percentage of tokens that gates let through", LEVEL, GATES, {"model": WITH_GATES}),
         Table("Deterioration after the best development score", ("model",), STABILITY, once=True),
-    ),
-)
+    )
+
+
+sweep = Sweep(TRIALS, measure, tables(REDUCED))
