@@ -262,16 +262,21 @@ def check(left: list[Trial], sweep: Sweep, ledger: Ledger) -> None:
 
     Raises:
       ConfigError: for corpora that are not there.
-      RunError: for translations to compare with that are gone, or are those of a trial that has changed.
+      RunError: for translations to compare with that are gone, are those of a trial that has changed, or will not be there.
     """
-    kept = _kept(ledger)
-    known = {directory for directory in _measured(sweep, ledger) if translations(kept, directory).exists()}
+    kept, measured = _kept(ledger), _measured(sweep, ledger)
+    known = {directory for directory in measured if translations(kept, directory).exists()}
     for trial in left:
         with_data(trial.options)
         if trial.baseline is not None and trial.baseline not in known:
+            if trial.baseline in measured:
+                raise RunError(
+                    f"{trial.directory} needs the translations of {trial.baseline}, which are not in {kept}: take the row "
+                    f"of {trial.baseline} out of {ledger.path}, and it is run again"
+                )
             raise RunError(
-                f"{trial.directory} needs {trial.baseline}, which is not in {kept} and is not run before it: "
-                f"leave --only out, or take its row out of {ledger.path}"
+                f"{trial.directory} needs {trial.baseline}, which has no row in {ledger.path} and is not run before it: "
+                "choose it with --only and --seeds, too"
             )
         known.add(trial.directory)
 

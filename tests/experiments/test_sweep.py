@@ -349,4 +349,11 @@ def test_corpora_that_are_not_there_are_said_before_anything_is_trained(command,
 def test_a_run_to_compare_with_that_is_gone_is_said_before_anything_is_trained(command, tmp_path):
     code, said, _ = command(trial("second", against="first"), trial("first"))
     assert code == 2 and not (tmp_path / "runs").exists()
-    assert any("second-seed1 needs first-seed1, which is not in" in line for line in said)
+    assert any("second-seed1 needs first-seed1, which has no row in" in line for line in said)
+    first, second = trial("first"), trial("second", against="first")
+    Ledger(tmp_path / "tiny.jsonl").add({"key": first.key, "name": "first"})
+    code, said, _ = command(first, second)
+    assert code == 2 and not (tmp_path / "runs").exists()
+    assert any(
+        "second-seed1 needs the translations of first-seed1, which are not in" in line for line in said
+    )
