@@ -254,6 +254,7 @@ STABILITY = {
 
 
 def tables(smaller: dict[str, tuple[str, ...]]) -> tuple[Table, ...]:
+    """What is shown of a ledger whose smaller models are these."""
     return (
         Table("Quality by budget", LEVEL, COLUMNS),
         Table("Use beyond the budget, of each seed", (*LEVEL, "seed"), BEYOND_BUDGET, {"model": WITH_GATES}),
