@@ -63,8 +63,16 @@ TRICKS = {
     "gated, m = 1": ("--model.budget.blocks", "1"),
     "gated, m = 2": ("--model.budget.blocks", "2"),
     "gated, m = 8": ("--model.budget.blocks", "8"),
-    "gated, decided in the last third": ("--training.budget.decide-from", "4800"),
     "gated, constant noise": ("--training.budget.noise-start", "5"),
+    "gated, larger control networks": ("--model.budget.control-hidden", "32"),
+    "gated, down to an eighth": (
+        *("--model.budget.encoder", "1", "0.75", "0.5", "0.25", "0.125"),
+        *("--model.budget.decoder", "1", "0.75", "0.5", "0.25", "0.125"),
+    ),
+    "gated, one-sided": ("--training.budget.no-two-sided",),
+    "gated, each sequence": ("--training.budget.per-sequence",),
+    "gated, normed outputs": ("--model.budget.normed-outputs",),
+    "gated, decided in the last third": ("--training.budget.decide-from", "4800"),
     "gated, noise that grows to the end": ("--training.budget.noise-steps", "7200"),
     "gated, budgets at once": ("--training.budget.fall-steps", "None"),
     "gated, budgets at once from the beginning": (
@@ -73,17 +81,11 @@ TRICKS = {
         "--training.budget.fall-steps",
         "None",
     ),
-    "gated, normed outputs": ("--model.budget.normed-outputs",),
-    "gated, down to an eighth": (
-        *("--model.budget.encoder", "1", "0.75", "0.5", "0.25", "0.125"),
-        *("--model.budget.decoder", "1", "0.75", "0.5", "0.25", "0.125"),
-    ),
     "gated, control networks as fast as the rest": ("--model.budget.control-scale", "1"),
-    "gated, larger control networks": ("--model.budget.control-hidden", "32"),
     "gated, counted in expectation": ("--training.budget.count", "expected"),
-    "gated, one-sided": ("--training.budget.no-two-sided",),
-    "gated, each sequence": ("--training.budget.per-sequence",),
 }
+"""What the paper tries comes first; then what this size made us try."""
+
 PLAIN = {"plain": ()}
 
 
