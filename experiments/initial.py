@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from experiments.continuing import has_checkpoint
 from flaxnmt.errors import RunError
@@ -40,6 +41,18 @@ def at_word_level(params: Params, model: ModelConfig) -> Params:
         return params
     level = f"levels_{model.document.levels.index('word')}"
     return params | {"source_embedding": params["source_embedding"] | {"positions": {level: places}}}
+
+
+def with_segments(params: Params, pretraining: ModelConfig) -> Params:
+    """Parameters of a masked language model, which reads first segments alone, with all others like the first.
+
+    What a pair is told apart by is then learned from there, and no second text begins with a vector that pre-training
+    has never seen.
+    """
+    if getattr(pretraining, "head", None) != "masked" or "segment_table" not in params:
+        return params
+    table = params["segment_table"]["table"]
+    return params | {"segment_table": {"table": np.repeat(table[:1], len(table), axis=0)}}
 
 
 def check_initial(params: Params, shapes: Params, run: str) -> None:

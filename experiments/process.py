@@ -13,7 +13,14 @@ from experiments.arguments import Arguments, parse
 from experiments.bucket import sharing
 from experiments.continuing import check, check_corpus, checkpoints_of, has_checkpoint, made_directory
 from experiments.history import History
-from experiments.initial import at_word_level, check_initial, exported, frozen_parameters, initial_params
+from experiments.initial import (
+    at_word_level,
+    check_initial,
+    exported,
+    frozen_parameters,
+    initial_params,
+    with_segments,
+)
 from experiments.loop import Loop
 from experiments.preflight import join, preflight
 from experiments.record import announce, record, with_machine_of
@@ -24,7 +31,16 @@ from flaxnmt.commands import guarded, quiet
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import uses_splash
 from flaxnmt.models.families import example_inputs
-from flaxnmt.run_directory import PARAMETERS, PROFILE, RECORD, TOKENIZER, local_run, save_config, write_json
+from flaxnmt.run_directory import (
+    PARAMETERS,
+    PROFILE,
+    RECORD,
+    TOKENIZER,
+    local_run,
+    read_config,
+    save_config,
+    write_json,
+)
 from flaxnmt.runtime import keep_freed_memory
 from flaxnmt.sharding import (
     BRANCHES_APART,
@@ -96,7 +112,10 @@ def prepare_and_train(
     optimizer = make_optimizer(config.optimizer, schedule)
     begins = arguments.init_from is not None and not has_checkpoint(directory)
     source = local_run(arguments.init_from, PARAMETERS, TOKENIZER) if begins else None
-    initial = None if source is None else at_word_level(exported(source), config.model)
+    initial = None
+    if source is not None:
+        initial = with_segments(exported(source), read_config(source).model)
+        initial = at_word_level(initial, config.model)
     first = jax.process_index() == 0
     if first:
         until_end.enter_context(made_directory(directory, config, source))
