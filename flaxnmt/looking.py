@@ -18,10 +18,11 @@ from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import TokenArray
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.gates.budget import find_budget
-from flaxnmt.language.attention import attending, of_pair
+from flaxnmt.language.attention import attending, closed, of_pair
 from flaxnmt.models.decoder_only import DecoderOnly, one_sequence
-from flaxnmt.symbols import EOS, PAD
+from flaxnmt.symbols import PAD
 from flaxnmt.translation.lines import Text
+from flaxnmt.translation.shapes import longest_of
 from flaxnmt.translation.translator import Translator
 
 WIDTH = 16
@@ -45,7 +46,7 @@ def of_sentence(translator: Translator, source: str, target: str) -> dict[str, A
         return of_pair(translator, source, target)
     vocabularies = translator.vocabularies
     pairs = [
-        (tokenizer, tokenizer.encode([text])[0] + [EOS])
+        (tokenizer, closed(tokenizer.encode([text])[0], longest_of(translator.model.config)))
         for tokenizer, text in ((vocabularies.source, source), (vocabularies.target, target))
     ]
 

@@ -21,6 +21,7 @@ from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.language.attention import of_text
 from flaxnmt.language.causal import CausalReader
 from flaxnmt.language.contextual import Contextual
+from flaxnmt.language.labelled import LabelledReader
 from flaxnmt.language.reader import Guess, Reader
 from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig, Seq2SeqConfig, uses_splash
 from flaxnmt.models.families import Model, example_inputs, module
@@ -40,7 +41,7 @@ from flaxnmt.training.metrics import FILE as METRICS
 from flaxnmt.training.metrics import read_metrics
 from flaxnmt.translation.concatenation import ConcatenationTranslator
 from flaxnmt.translation.documents import DocumentTranslator
-from flaxnmt.translation.lines import Text
+from flaxnmt.translation.lines import Text, refuse_one
 from flaxnmt.translation.search import Hypothesis, Score
 from flaxnmt.translation.translator import Translator
 from flaxnmt.typing import Params
@@ -149,7 +150,7 @@ class Run:
         if isinstance(self.config.model, EncoderOnlyConfig):
             raise ConfigError(
                 f"{self.name} is an encoder alone: it writes and scores no text; what it has is fill_mask, classify, "
-                "embed and contextual"
+                "label, answer, embed and contextual"
             )
         if self._continues_texts:
             raise ConfigError(
@@ -176,19 +177,27 @@ class Run:
                 f"{self.name} is {kind}: texts are read by an encoder alone, or a decoder alone"
             )
         parts = self.model, self._placed, self.vocabularies.source
-        if isinstance(model, DecoderOnlyConfig):
-            return CausalReader(*parts)
+        return (CausalReader if isinstance(model, DecoderOnlyConfig) else Reader)(*parts)
+
+    @cached_property
+    def _labelled(self) -> LabelledReader:
+        self._check_encoder()
         path = local_run(self.name, LABELS) / LABELS
         labels = tuple(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else ()
-        return Reader(*parts, labels)
+        data = dataclasses.replace(self.config.data, labels=labels)
+        return LabelledReader(self.model, self._placed, self.vocabularies.source, data)
 
     @property
     def _encoder(self) -> Reader:
+        self._check_encoder()
+        return self.reader
+
+    def _check_encoder(self) -> None:
         if not isinstance(self.config.model, EncoderOnlyConfig):
             raise ConfigError(
-                f"{self.name} is no encoder alone: it fills no masks, embeds no texts and classifies none"
+                f"{self.name} is no encoder alone: it fills no masks, embeds and classifies no texts, labels no words and "
+                "answers no questions"
             )
-        return self.reader
 
     def fill_mask(
         self, texts: list[str], top: int = 5, budget: float | None = None
@@ -204,7 +213,24 @@ class Run:
         self, texts: list[str], seconds: list[str] | None = None, budget: float | None = None
     ) -> list[tuple[str, float]]:
         """The class of each text, or pair of texts, and how likely it is; at a budget of the model, if it has some."""
-        return self._encoder.classify(texts, seconds, budget)
+        return self._labelled.classify(texts, seconds, budget)
+
+    def label(self, texts: list[str], budget: float | None = None) -> list[list[tuple[str, str | None]]]:
+        """The words of each text with their labels, at a budget of the model; None of a word that is cut off."""
+        return self._labelled.label(texts, budget)
+
+    def answer(
+        self,
+        questions: list[str],
+        contexts: list[str],
+        threshold: float | None = None,
+        budget: float | None = None,
+    ) -> list[str]:
+        """The part of each context that answers the question about it, at a budget of the model.
+
+        With a `threshold`, 0 in SQuAD 2.0, it is empty where no answer is better by more than that.
+        """
+        return self._labelled.answer(questions, contexts, threshold, budget)
 
     def contextual(self, texts: list[str], budget: float | None = None) -> list[Contextual]:
         """Embeddings of every token of each text in every layer [layers, L, D], of an encoder or a decoder alone.
@@ -226,14 +252,26 @@ class Run:
             )
 
     def complete(self, texts: list[str], max_length: int = 64, **options) -> list[str]:
-        """Texts that begin as given, of a model of texts; options as in `hypotheses`, such as `sampling`.
+        """The texts with what a model of texts goes on with; options as in `hypotheses`, such as `sampling`.
 
         max_length: most tokens, those given and the end included.
+
+        Raises:
+          ConfigError: as `hypotheses`, and for `n_best`, since each text is completed once.
         """
         self._check_language()
-        nothing = Text.unbroken([""] * len(texts))
+        refuse_one(texts)
+        if options.get("n_best", 1) != 1:
+            raise ConfigError(
+                "each text is completed once: leave n_best out, and draw with sampling for others"
+            )
+        nothing, tokenizer = Text.unbroken([""] * len(texts)), self.vocabularies.source
         found = self._writer.outputs(nothing, texts, max_length=max_length, **options)
-        return [outputs[0].text for outputs in found]
+        read = tokenizer.decode(tokenizer.encode(texts))
+        return [
+            text.rstrip() + outputs[0].text.removeprefix(begun)
+            for text, begun, outputs in zip(texts, read, found)
+        ]
 
     def perplexity(self, texts: list[str], budget: float | None = None) -> float:
         """Perplexity a token of texts, each by itself, under a model of texts; the end of a text is a token.
@@ -241,6 +279,7 @@ class Run:
         Gates keep to a budget of the model, its largest if None.
         """
         self._check_language()
+        refuse_one(texts)
         if not texts:
             raise DataError("no texts: a perplexity is that of one at least")
         scores = self._writer.score([""] * len(texts), texts, budget=budget)

@@ -33,6 +33,9 @@ METRICS = {
 }
 """What a run with each head may be judged by."""
 
+USES = {"classes": "classify", "labels": "label", "spans": "answer"}
+"""What asks a run with each head."""
+
 
 class LabelledScores:
     """Loss on the development set, and the usual scores of what the model says of a set, at each of its budgets.
@@ -144,5 +147,5 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
         evaluator=evaluator,
         examples="rows",
         sizes="(tokens, tokens)",
-        use='to use it: flaxnmt.open_run("{run}").classify' if head == "classes" else "",
+        use='to use it: flaxnmt.open_run("{run}").' + USES[head],
     )

@@ -148,17 +148,20 @@ class QuestionSet:
 
 
 def names_of(head: Head, paths: tuple[str, ...], data: DataConfig, classes: int) -> tuple[str, ...]:
-    """Names of the classes or labels: those of the configuration, or of the training corpus.
+    """Names of the classes or labels: those of the configuration, or of the training corpora.
 
     Raises:
-      ConfigError: if they are not as many as the model tells apart.
+      ConfigError: if they are not as many as the model tells apart, or there is but one.
     """
     if head == "spans":
         return ()
-    found = data.labels or (label_names if head == "classes" else tag_names)(paths[0])
+    found = data.labels or (label_names if head == "classes" else tag_names)(*paths)
+    said = f"{' '.join(paths)}: {len(found)} label{'s' * (len(found) > 1)} ({', '.join(found)})"
+    if len(found) < 2:
+        raise ConfigError(f"{said}, and nothing to tell it from: name all that there are with --data.labels")
     if len(found) != classes:
         raise ConfigError(
-            f"{paths[0]} has {len(found)} labels ({', '.join(found)}): give --model.classes {len(found)}"
+            f"{said}: give --model.classes {len(found)}, or name all that there are with --data.labels"
         )
     return found
 

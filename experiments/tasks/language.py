@@ -25,7 +25,6 @@ from flaxnmt.models.config import EncoderOnlyConfig
 from flaxnmt.models.flops import sequence_flops
 from flaxnmt.run import make_model
 from flaxnmt.run_directory import load_vocabularies
-from flaxnmt.symbols import BOS
 from flaxnmt.training.masking import RATE
 from flaxnmt.training.step import Objective
 from flaxnmt.translation.lines import Text
@@ -91,7 +90,7 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     vocabulary = vocabularies.source.vocab_size
     if masks:
         check_symbols(vocabularies.source)
-    first = vocabularies.source.id(CLS) if masks else BOS
+    first = vocabularies.source.id(CLS) if masks else None
     corpus = TokenCorpus.open(directory / "data" / "train")
     apart = not config.model.packs
     if apart:
@@ -100,7 +99,7 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
         )
 
     def sequences(texts: TokenCorpus) -> PackedSequences:
-        return packed_sequences(texts, data.max_length, first, apart)
+        return packed_sequences(texts, data.max_length, first, apart, follows=not masks)
 
     dev, model = _tokenised(data.dev, vocabularies), make_model(config, vocabularies)
     specials = len(SPECIALS) + len(ENCODER_SYMBOLS) if masks else 0

@@ -24,6 +24,7 @@ from flaxnmt.data.tokenizers import (
     SPECIALS,
     Offsets,
     tagged,
+    tagged_offsets,
     tags_of,
     too_large,
     too_small,
@@ -71,6 +72,12 @@ class SentencePiece:
         """Whether text is lower-cased before it is cut."""
         return self._proto.normalizer_spec.name.endswith(LOWERCASE)
 
+    @cached_property
+    def controls(self) -> frozenset[int]:
+        """Ids of what stands for no text: special ones and symbols."""
+        kinds = (ModelProto.SentencePiece.CONTROL, ModelProto.SentencePiece.UNKNOWN)
+        return frozenset(index for index, piece in enumerate(self._proto.pieces) if piece.type in kinds)
+
     @property
     def hash(self) -> str:
         """Fingerprint of the model, 16 hexadecimal digits."""
@@ -99,6 +106,9 @@ class SentencePiece:
 
     def encode_with_offsets(self, text: str) -> Offsets:
         """The ids of `encode` and the characters of each."""
+        return tagged_offsets(text, self._tags, self._with_offsets)
+
+    def _with_offsets(self, text: str) -> Offsets:
         # The library counts bytes of the text that it is given; some characters have a lower case of two.
         characters = [character.lower() if self.lowercase else character for character in text]
         places = [place for place, cut in enumerate(characters) for _ in cut.encode()] + [len(text)]

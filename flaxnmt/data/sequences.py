@@ -3,6 +3,10 @@
 A batch is {"tokens": int32 [B, L], "packed": int32 [B, L]}: `packed` is the number of the document of each token, by
 which attention keeps them apart. Only the last sequence of a corpus is padded; or the last one of each document, for
 models that could not keep several in a sequence apart.
+
+For a model that says what follows, the tokens of the corpus are the "target" int32 [B, L], and "tokens" what stands
+before each: bos at the beginning of a line, as where a text by itself is read, else the token before. So every token
+of the corpus is said, and eos is said but never read.
 """
 
 from dataclasses import dataclass
@@ -14,6 +18,7 @@ from flaxnmt.data.batches import Batch
 from flaxnmt.data.buckets import Bucket, BucketPlan, Skipped
 from flaxnmt.data.shards import TokenCorpus
 from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.symbols import BOS, EOS
 from flaxnmt.typing import Int
 
 
@@ -26,12 +31,14 @@ class PackedSequences:
       length: L.
       first: a symbol that begins every sequence, such as [CLS], so that n = L - 1; None for n = L.
       apart: no sequence holds tokens of two documents.
+      follows: batches have a target.
     """
 
     corpus: TokenCorpus
     length: int
     first: int | None = None
     apart: bool = False
+    follows: bool = False
 
     @property
     def _step(self) -> int:
@@ -76,6 +83,10 @@ class PackedSequences:
             begins = np.where(indices >= 0, self.first, 0).astype(np.int32)
             tokens = np.concatenate([begins[:, None], tokens], axis=1)
             packed = np.concatenate([packed[:, :1], packed], axis=1)
+        if self.follows:
+            before = self.corpus.source.tokens[np.maximum(within - 1, 0)].astype(np.int32)
+            before = np.where((within == 0) | (before == EOS), np.int32(BOS), before)
+            return {"tokens": np.where(real, before, np.int32(0)), "target": tokens, "packed": packed}
         return {"tokens": tokens, "packed": packed}
 
     def target_tokens(self, indices: Int[np.ndarray, "B"]) -> int:
@@ -108,7 +119,7 @@ def plan_sequences(length: int, batch_tokens: int, rows_multiple: int) -> Bucket
 
 
 def packed_sequences(
-    corpus: TokenCorpus, length: int, first: int | None = None, apart: bool = False
+    corpus: TokenCorpus, length: int, first: int | None = None, apart: bool = False, follows: bool = False
 ) -> PackedSequences:
     """`PackedSequences`, where there is anything to learn.
 
@@ -117,4 +128,4 @@ def packed_sequences(
     """
     if corpus.source.offsets[-1] < 2:
         raise DataError("the corpus has no text to learn from; check the training files")
-    return PackedSequences(corpus, length, first, apart)
+    return PackedSequences(corpus, length, first, apart, follows)

@@ -53,6 +53,16 @@ def tagged(
     return [[tags[head], *ids] if head else ids for head, ids in zip(heads, encode(list(rest)))]
 
 
+def tagged_offsets(text: str, tags: Mapping[str, int], encode: Callable[[str], "Offsets"]) -> "Offsets":
+    """The ids of a text as in `tagged`, and the characters of each."""
+    head, rest = _split(text, tags)
+    if not head:
+        return encode(text)
+    found, start = encode(rest), len(head)
+    spans = [(start + first, start + last) for first, last in found.spans]
+    return Offsets([tags[head], *found.ids], [(0, start), *spans])
+
+
 def _split(text: str, tags: Container[str]) -> tuple[str, str]:
     """The language tag of a text, empty if it has none, and the text behind it."""
     head = text.partition(" ")[0]
@@ -94,6 +104,11 @@ class Tokenizer(Protocol):
     @property
     def lowercase(self) -> bool:
         """Whether text is lower-cased before it is cut."""
+        ...
+
+    @property
+    def controls(self) -> frozenset[int]:
+        """Ids of what stands for no text: special ones and symbols."""
         ...
 
     @property

@@ -23,7 +23,17 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from flaxnmt.data.files import locate, read_lines, write_bytes
-from flaxnmt.data.tokenizers import CLS, MASK, NAMES, SEP, Offsets, tagged, tags_of, without_spaces
+from flaxnmt.data.tokenizers import (
+    CLS,
+    MASK,
+    NAMES,
+    SEP,
+    Offsets,
+    tagged,
+    tagged_offsets,
+    tags_of,
+    without_spaces,
+)
 from flaxnmt.errors import DataError
 from flaxnmt.symbols import EOS, UNK
 
@@ -76,6 +86,11 @@ class WordPiece:
         """Whether text is lower-cased before it is cut."""
         return _lowercases(self._spec["normalizer"])
 
+    @cached_property
+    def controls(self) -> frozenset[int]:
+        """Ids of what stands for no text: special ones and symbols."""
+        return frozenset({token["id"] for token in self._spec["added_tokens"] if token["special"]} | {UNK})
+
     @property
     def hash(self) -> str:
         """Fingerprint of the model, 16 hexadecimal digits."""
@@ -102,6 +117,9 @@ class WordPiece:
 
     def encode_with_offsets(self, text: str) -> Offsets:
         """The ids of `encode` and the characters of each."""
+        return tagged_offsets(text, self._tags, self._with_offsets)
+
+    def _with_offsets(self, text: str) -> Offsets:
         found = self._backend.encode(text, add_special_tokens=False)
         return Offsets(found.ids, [without_spaces(text, start, end) for start, end in found.offsets])
 
@@ -123,10 +141,12 @@ class WordPiece:
         them, and all other pieces keep their order. `lowercase` makes the tokenizer lower-case its text; that of an
         uncased `vocab.txt` does so only where it is said. Raises DataError for another kind of file.
         """
-        path = locate(path)
-        text = _of_vocabulary(path, lowercase) if path.suffix == ".txt" else path.read_text(encoding="utf-8")
+        path, backend = locate(path), library().Tokenizer
+        if path.suffix == ".txt":
+            return standard(json.loads(_of_vocabulary(path, lowercase)), lowercase, symbols)
         try:
-            library().Tokenizer.from_str(text)
+            text = path.read_text(encoding="utf-8")
+            backend.from_str(text)
             spec = json.loads(text)
         # The library raises nothing more special.
         except Exception as error:

@@ -1,5 +1,6 @@
 """Attention maps of models of one stack."""
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -8,18 +9,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxnmt.data.labelled.layout import cuts
 from flaxnmt.errors import ConfigError
 from flaxnmt.language.causal import CausalReader
 from flaxnmt.language.reader import Reader
 from flaxnmt.models.decoder_only import DecoderOnly
 from flaxnmt.symbols import BOS, EOS
+from flaxnmt.translation.shapes import longest_of
 from flaxnmt.translation.translator import Translator
 from flaxnmt.typing import Array, Float, PyTree
+
+log = logging.getLogger(__name__)
 
 
 def attending(layers: Sequence[dict[str, PyTree]]) -> list[Float[Array, "B H L L"]]:
     """The attention weights of those layers that attend."""
     return [layer["attention"] for layer in layers if "attention" in layer]
+
+
+def closed(ids: list[int], longest: int) -> list[int]:
+    """The tokens of a text and eos, `longest` together: a longer text is cut, with a warning."""
+    if said := cuts("texts", [len(ids) + 1], longest):
+        log.warning("%s", said)
+    return [*ids[: longest - 1], EOS]
 
 
 def of_text(reader: Reader | CausalReader, text: str) -> dict[str, Any]:
@@ -42,7 +54,7 @@ def of_text(reader: Reader | CausalReader, text: str) -> dict[str, Any]:
     def capture(variables, tokens):
         return attending(model.apply(variables, tokens, capture=True, method=method)[1].maps[stack])
 
-    ids = [*reader.read(text).ids, EOS]
+    ids = closed(reader.read(text).ids, longest_of(model.config))
     maps = jax.jit(capture)({"params": reader.params}, jnp.asarray([ids], jnp.int32))
     if not maps:
         raise ConfigError("no layer of this model attends: it has no attention to show")
@@ -57,7 +69,8 @@ def of_pair(translator: Translator, source: str, target: str) -> dict[str, Any]:
       0, and `attention` [layers, H, L, L]. Row i says where piece i looks; what it produces is the piece behind it.
     """
     tokenizer = translator.vocabularies.source
-    before, after = tokenizer.encode([source, target])
+    longest = longest_of(translator.model.config)
+    before, after = (closed(ids, longest)[:-1] for ids in tokenizer.encode([source, target]))
 
     def capture(model, source, target):
         encoded, _ = model.encode(source)

@@ -10,6 +10,7 @@ from flaxnmt.data.tokenizers import Offsets, Tokenizer
 from flaxnmt.language.contextual import Contextual, contextual, told
 from flaxnmt.models.decoder_only import DecoderOnly
 from flaxnmt.symbols import BOS, EOS
+from flaxnmt.translation.lines import refuse_one
 from flaxnmt.translation.shapes import longest_of
 from flaxnmt.typing import Array, Float, Int, Params
 
@@ -56,6 +57,7 @@ class CausalReader:
         Raises:
           ConfigError: for a budget for which the model was not trained.
         """
+        refuse_one(texts)
         config, at = self.model.config, told(self.model.config, budget)
         last, read = EOS if self._of_texts else BOS, list(map(self.read, texts))
 

@@ -7,14 +7,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from flaxnmt.data.batches import SortedBatches
-from flaxnmt.data.labelled.examples import TextExample
-from flaxnmt.data.labelled.layout import text_inputs
-from flaxnmt.data.labelled.rows import LabelledRows
-from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, MASK, SPECIALS, Offsets, Tokenizer
+from flaxnmt.data.tokenizers import CLS, MASK, Offsets, Tokenizer
 from flaxnmt.errors import ConfigError, DataError
-from flaxnmt.language.contextual import Contextual, contextual, over_batches, plan_of, told
+from flaxnmt.language.contextual import Contextual, contextual, over_batches, told
 from flaxnmt.models.encoder_only import EncoderOnly
+from flaxnmt.translation.lines import refuse_one
 from flaxnmt.translation.shapes import longest_of
 from flaxnmt.typing import Float, Params
 
@@ -36,14 +33,11 @@ class Reader:
       model: the module.
       params: its parameters.
       tokenizer: of texts.
-      labels: names of the classes, of a model that classifies.
       longest: tokens of a text that the model reads.
     """
 
-    def __init__(
-        self, model: EncoderOnly, params: Params, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
-    ):
-        self.model, self.params, self.tokenizer, self.labels = model, params, tokenizer, labels
+    def __init__(self, model: EncoderOnly, params: Params, tokenizer: Tokenizer):
+        self.model, self.params, self.tokenizer = model, params, tokenizer
         self.longest, variables = longest_of(model.config), {"params": params}
         self._logits, self._encode, self._layers = (
             partial(jax.jit(partial(model.apply, skip=bool(model.config.budgets), method=method)), variables)
@@ -87,6 +81,7 @@ class Reader:
                 f"this model has the head {self.model.config.head!r}: masked tokens are said by a run with "
                 "--model.head masked"
             )
+        refuse_one(texts)
         missing = next((text for text in texts if MASK not in text), None)
         if missing is not None:
             raise DataError(f"no {MASK} in {missing!r}: write it in place of a word")
@@ -114,7 +109,7 @@ class Reader:
     def _guesses(self, text: str, ids: list[int], place: int, logits: np.ndarray, top: int) -> list[Guess]:
         # Nothing but pieces of text is a guess.
         logits = logits.astype(np.float64)
-        logits[: len(SPECIALS) + len(ENCODER_SYMBOLS)] = -np.inf
+        logits[list(self.tokenizer.controls)] = -np.inf
         probabilities = np.exp(logits - logits.max())
         probabilities /= probabilities.sum()
         best = np.argsort(-probabilities, kind="stable")[:top].tolist()
@@ -125,57 +120,23 @@ class Reader:
                 self._text(text, ids, place, i),
             )
             for i in best
+            if i not in self.tokenizer.controls
         ]
 
     def _text(self, text: str, ids: list[int], place: int, guess: int) -> str:
-        """The text with a guess in the place of one mask, and the other masks as they are written."""
-        mask, parts = self.tokenizer.id(MASK), [[]]
-        for index, token in enumerate(ids[1:], 1):
-            if token == mask and index != place:
-                parts.append([])
-            else:
-                parts[-1].append(guess if index == place else token)
-        written = text.split(MASK)
+        """The text as it is written, with a guess in the place of one mask; a piece within a word goes on with it."""
+        mask = self.tokenizer.id(MASK)
         own = sum(token == mask for token in ids[:place])
-        masks = [
-            " " * before[-1:].isspace() + MASK + " " * after[:1].isspace()
-            for number, (before, after) in enumerate(zip(written, written[1:]))
-            if number != own
-        ]
-        first, *others = self.tokenizer.decode(parts)
-        return first + "".join(map("".join, zip(masks, others, strict=True)))
-
-    def classify(
-        self, texts: Sequence[str], seconds: Sequence[str] | None = None, budget: float | None = None
-    ) -> list[tuple[str, float]]:
-        """The likeliest class of each text, or of each pair of texts, and its probability.
-
-        Args:
-          texts: one after the other.
-          seconds: of pairs.
-          budget: see above.
-
-        Raises:
-          ConfigError: for a model with another head, or a budget for which it was not trained.
-        """
-        if self.model.config.head != "classes":
-            raise ConfigError(
-                f"this model has the head {self.model.config.head!r}: texts are classified by a run with "
-                "--model.head classes"
-            )
-        others = [None] * len(texts) if seconds is None else seconds
-        pairs = [TextExample(text, second) for text, second in zip(texts, others, strict=True)]
-        at = told(self.model.config, budget)
-        ids, segments = zip(*text_inputs(pairs, self.tokenizer, self.longest)) if pairs else ((), ())
-        plan = plan_of(len(ids), self.longest)
-        batches = SortedBatches(LabelledRows(ids, segments, [0] * len(ids), "classes"), plan)
-        found = []
-        for i in range(len(batches)):
-            batch = batches.batch(i)
-            places = at(len(batch["tokens"]))
-            logits = self._logits(batch["tokens"], batch["segments"], budget=places)
-            found.append(np.asarray(jax.nn.softmax(logits)))
-        return [(self.labels[row.argmax()], float(row.max())) for row in batches.restore(found)]
+        written = text.split(MASK)
+        before, after = MASK.join(written[: own + 1]), MASK.join(written[own + 1 :])
+        last = ids[place - 1]
+        if last in self.tokenizer.controls:
+            return before + self.tokenizer.decode([[guess]])[0] + after
+        alone, both = self.tokenizer.decode([[last], [last, guess]])
+        piece = both.removeprefix(alone)
+        if piece.startswith(" "):
+            return before + " " * (not before[-1:].isspace()) + piece[1:] + after
+        return before.rstrip() + piece + after
 
     def embed(
         self, texts: Sequence[str], pool: str = "mean", budget: float | None = None
@@ -186,6 +147,7 @@ class Reader:
           ConfigError: for another `pool`, for `first` where [CLS] knows nothing of the text behind it, and for a budget
             for which the model was not trained.
         """
+        refuse_one(texts)
         if pool not in ("mean", "first"):
             raise ConfigError(f"pool {pool!r}: mean or first")
         if pool == "first" and not self.model.config.sees_all:
@@ -211,6 +173,7 @@ class Reader:
           ConfigError: for encoders side by side, whose layers are in no order, and for a budget for which the model was
             not trained.
         """
+        refuse_one(texts)
         if len(self.model.config.encoder_branches) > 1:
             raise ConfigError(
                 "this model has encoders side by side: embeddings by layer are those of a single encoder"

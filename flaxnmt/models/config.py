@@ -292,7 +292,8 @@ class DecoderOnlyConfig(ModelConfig):
     prefix: Literal["causal", "bidirectional"] = "causal"
     """Whether a symbol of the source sees the source symbols behind it, too."""
     window: int | None = None
-    """Symbols that each layer looks back at, its own included; None: all."""
+    """Symbols that each layer looks back at, its own included, and as many ahead within a source that sees itself whole;
+    None: all. So N layers reach N (window - 1) symbols back."""
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -87,15 +87,15 @@ class DecoderOnly(nn.Module):
     ) -> Bool[Array, "B Q L"]:
         """What a symbol at a place sees: itself, those before it within the window, and perhaps a whole source.
 
-        `source` is the number of columns, from the first, whose symbols all see each other.
+        `source` is the number of columns, from the first, whose symbols may see what is behind them, too.
         """
         behind = places[..., :, None] - keys[..., None, :]
         visible = behind >= 0
-        if self.config.window is not None:
-            visible &= behind < self.config.window
         if self.config.prefix == "bidirectional" and source:
             columns = jnp.arange(keys.shape[-1]) < source
             visible |= columns[: places.shape[-1], None] & columns
+        if self.config.window is not None:
+            visible &= jnp.abs(behind) < self.config.window
         return visible
 
     def encode(

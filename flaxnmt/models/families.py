@@ -32,8 +32,10 @@ def batch_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Arrays of a batch of training, by name, for sources and targets of these shapes; texts have those of sources."""
     match config:
-        case EncoderOnlyConfig(head="masked") | DecoderOnlyConfig(task="language"):
+        case EncoderOnlyConfig(head="masked"):
             return {"tokens": source, "packed": source}
+        case DecoderOnlyConfig(task="language"):
+            return {"tokens": source, "target": source, "packed": source}
         case EncoderOnlyConfig(head=head):
             said = {"classes": source[:1], "labels": source, "spans": (source[0], 2)}[head]
             return {"tokens": source, "segments": source, head: said}

@@ -167,20 +167,18 @@ def language_objective(
 ) -> Objective:
     """Negative log-likelihood of each symbol of a text given those before it; arguments as in translation.
 
-    Symbols are those of `tokens` [B, L], of which the first of a sequence, and of each packed document, is only given.
-    A batch that is evaluated may say the `budget` of each row, as its place among those of the model.
+    Those that are said are `target` [B, L], each after the one at its place of `tokens` (`flaxnmt.data.sequences`). A
+    batch that is evaluated may say the `budget` of each row, as its place among those of the model.
     """
     gated = BudgetLoss(model, budget)
 
     def loss_sums(model, batch, key, update):
-        tokens, packed = batch["tokens"], batch["packed"]
+        tokens, target = batch["tokens"], batch["target"]
         drawn, options = gated.options(key, len(tokens), update)
         budget = batch.get("budget") if key is None else drawn
         options["gating"] = gated.gating(drawn, update, 0)
-        hidden, aux = model.language(tokens, packed=packed, budget=budget, **options)
-        follows = jnp.pad(packed[:, 1:] == packed[:, :-1], ((0, 0), (0, 1)))
-        target = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
-        sums = _cross_entropy(model, hidden, target, follows & (target != PAD), 0.0, chunk)
+        hidden, aux = model.language(tokens, packed=batch["packed"], budget=budget, **options)
+        sums = _cross_entropy(model, hidden, target, target != PAD, 0.0, chunk)
         return gated.evaluated(sums, batch, aux) if key is None else gated.added(sums, drawn, update, aux)
 
     return objective_of(model, loss_sums)

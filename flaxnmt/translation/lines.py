@@ -29,7 +29,7 @@ class Text(NamedTuple):
     @classmethod
     def of_lines(cls, lines: Sequence[str], paragraphs: bool = False, first_line: int = 1) -> "Text":
         """Lines in which a blank one ends a document; with `paragraphs` a paragraph, and two a document."""
-        _refuse_one(lines)
+        refuse_one(lines)
         filled, starts, blanks = [], [], 2
         for index, line in enumerate(lines):
             if not line.strip():
@@ -67,13 +67,13 @@ class Text(NamedTuple):
     @classmethod
     def unbroken(cls, lines: Sequence[str]) -> "Text":
         """All lines, blank ones too, as one document."""
-        _refuse_one(lines)
+        refuse_one(lines)
         starts = np.zeros(len(lines), np.uint8)
         starts[:1] = DOCUMENT | PARAGRAPH
         return cls(tuple(lines), starts, np.arange(1, len(lines) + 1))
 
 
-def _refuse_one(lines: Sequence[str]) -> None:
-    # A text is a sequence of texts, too: each of its characters would be a line.
+def refuse_one(lines: Sequence[str]) -> None:
+    """Refuses a text where a list of them is expected: it is a sequence of texts, too, of one character each."""
     if isinstance(lines, str):
-        raise ConfigError(f"{lines!r} is one line: give a list of lines")
+        raise ConfigError(f"{lines!r} is one text: give a list of texts")

@@ -90,6 +90,8 @@ class Search:
       factor, extra: see `max_length`.
       sampling: draw `n_best` samples in place of searching.
       beyond: whether a prefix is context, so that lengths count what comes after it.
+      positions: tokens that an output can have, end symbol and prefix included, whatever else is said; None: any number.
+      after_source: whether the source stands in front of them.
     """
 
     beam_size: int
@@ -101,6 +103,8 @@ class Search:
     extra: int
     sampling: Sampling | None
     beyond: bool = False
+    positions: int | None = None
+    after_source: bool = False
 
     @classmethod
     def of(
@@ -113,9 +117,9 @@ class Search:
         min_length: int | None = None,
         max_length: int | None = None,
         sampling: Sampling | None = None,
-        beyond: bool = False,
+        **places,
     ) -> "Search":
-        """The options given, and a run's defaults for the others.
+        """The options given, and a run's defaults for the others; `places` are `beyond` and what follows it.
 
         Raises:
           ConfigError: for a number below 1, and for more outputs than hypotheses.
@@ -143,22 +147,28 @@ class Search:
             defaults.max_length_factor,
             defaults.max_length_extra,
             sampling,
-            beyond,
+            **places,
         )
 
     def longest(self, source: int, prefix: int) -> int:
         """Most tokens of any output of a batch whose sources are padded to `source`, prefixes to `prefix`."""
         if self.max_length is not None:
-            return self.max_length + self.beyond * prefix
-        return int(self.factor * source) + self.extra + prefix
+            longest = self.max_length + self.beyond * prefix
+        else:
+            longest = int(self.factor * source) + self.extra + prefix
+        return longest if self.positions is None else min(longest, self.positions)
 
     def limits(
         self, lengths: Int[np.ndarray, "..."], given: Int[np.ndarray, "..."], longest: int
     ) -> Int[np.ndarray, "..."]:
         """Most tokens of each output, by the length of its source and of its prefix: nothing else of its batch."""
         if self.max_length is not None:
-            return np.broadcast_to(self.max_length + self.beyond * given, lengths.shape).astype(np.int32)
-        own = (lengths * self.factor).astype(np.int32) + self.extra + given
+            own = np.broadcast_to(self.max_length + self.beyond * given, lengths.shape)
+        else:
+            own = (lengths * self.factor).astype(np.int32) + self.extra + given
+        if self.positions is not None:
+            # The end symbol of a source is no input behind which an output stands.
+            own = np.minimum(own, self.positions - self.after_source * (lengths - 1))
         return np.minimum(own, longest).astype(np.int32)
 
     def least(self, given: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:

@@ -29,6 +29,11 @@ def longest_of(config: ModelConfig) -> int:
     return min(config.max_positions // (2 if in_one else 1), LONGEST)
 
 
+def most_outputs(config: ModelConfig) -> int | None:
+    """Tokens for which a model has positions, of an output or, of a decoder alone, with its source; None: any number."""
+    return config.max_positions if config.positions == "learned" else None
+
+
 def lengths_to(longest: int) -> tuple[int, ...]:
     """Those of `LENGTHS` below `longest`, and it, `LONGEST` at most."""
     return (*(length for length in LENGTHS if length < longest), min(longest, LONGEST))

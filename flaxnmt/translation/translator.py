@@ -18,11 +18,12 @@ from flaxnmt.data.tokenizers import Tokenizer
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import find_budget
+from flaxnmt.models.config import DecoderOnlyConfig
 from flaxnmt.sharding import owned_rows, put_batch, use_mesh
 from flaxnmt.translation import programs
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.search import BLANK, Hypothesis, Prefixes, Score, Search
-from flaxnmt.translation.shapes import longest_of, square_plan
+from flaxnmt.translation.shapes import longest_of, most_outputs, square_plan
 from flaxnmt.typing import Params
 
 
@@ -278,7 +279,9 @@ class Translator:
             )
 
     def _search(self, **options) -> Search:
-        return Search.of(self.decoding, beyond=self.forces_context, **options)
+        config = self.model.config
+        places = {"positions": most_outputs(config), "after_source": isinstance(config, DecoderOnlyConfig)}
+        return Search.of(self.decoding, beyond=self.forces_context, **places, **options)
 
     def _budget(self, budget: float | Sequence[float] | None) -> int | None:
         """Its place among the budgets of the model."""

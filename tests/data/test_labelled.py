@@ -120,6 +120,22 @@ def test_reading_goes_on_where_problems_are_collected(tmp_path):
         label_names(file(tmp_path, "b.tsv", "sentence\na\n"))
 
 
+def test_labels_are_those_of_all_corpora(tmp_path):
+    first, second = (
+        file(tmp_path, f"{name}.tsv", f"sentence\tlabel\na\t{name}\n") for name in ("pos", "neg")
+    )
+    assert label_names(first, second) == label_names(second, first) == ("neg", "pos")
+    words = [file(tmp_path, f"{name}.conll", f"a {name}\n") for name in ("B", "A")]
+    assert tag_names(*words) == ("A", "B")
+
+
+def test_a_label_that_is_empty_is_none(tmp_path):
+    path = file(tmp_path, "a.tsv", "sentence\tlabel\na\t\nb\tx\n")
+    for read in (label_names, lambda path: list(read_texts(path, SST2))):
+        with pytest.raises(DataError, match="a.tsv:2: no label; give -1 where it is a secret"):
+            read(path)
+
+
 def test_words_with_labels(tmp_path):
     text = (
         "-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\n\n# a remark\nPeter NNP B-NP B-PER\n"
@@ -189,7 +205,7 @@ def prepared(tmp_path_factory):
 
 
 def test_prepared_sets(prepared):
-    assert label_names("tfds:tiny_inferences", prepared) == MNLI
+    assert label_names("tfds:tiny_inferences", data_dir=prepared) == MNLI
     found = list(read_texts("tfds:tiny_inferences:validation_matched", MNLI, data_dir=prepared))
     assert sorted((each.text, each.second, each.label) for each in found) == [
         (f"premise {row} goes on", f"that {row}", row) for row in range(3)

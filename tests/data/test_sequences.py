@@ -7,7 +7,7 @@ from flaxnmt.data.batches import ShuffledBatches, SortedBatches
 from flaxnmt.data.sequences import packed_sequences, plan_sequences
 from flaxnmt.data.shards import DOCUMENT, PARAGRAPH, TokenArray, TokenCorpus
 from flaxnmt.errors import ConfigError, DataError
-from flaxnmt.symbols import EOS
+from flaxnmt.symbols import BOS, EOS
 
 CLS, LENGTH, ROWS = 5, 12, 4
 
@@ -70,6 +70,24 @@ def test_documents_are_told_apart(seed):
     sizes = np.diff(ends, prepend=0)
     expected = np.repeat(np.arange(1, len(sizes) + 1), sizes)
     np.testing.assert_array_equal(packed.ravel()[: len(expected)], expected)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_stands_before_each_token_is_given(seed, apart):
+    corpus, rng = corpus_of(seed), np.random.default_rng(seed)
+    words = corpus.source.tokens > EOS
+    corpus.source.tokens[words] = rng.integers(10, 60, words.sum())
+    units = packed_sequences(corpus, LENGTH, apart=apart, follows=True)
+    batches = SortedBatches(units, plan_sequences(LENGTH, ROWS * LENGTH, ROWS))
+    found = [batches.batch(i) for i in range(len(batches))]
+    given, said, packed = (
+        np.concatenate([batch[name] for batch in found]) for name in ("tokens", "target", "packed")
+    )
+    np.testing.assert_array_equal(said[said > 0], corpus.source.tokens)
+    np.testing.assert_array_equal((given > 0) & (packed > 0), said > 0)
+    before = [BOS, *corpus.source.tokens[:-1].tolist()]
+    np.testing.assert_array_equal(given[said > 0], [BOS if token == EOS else token for token in before])
 
 
 @pytest.mark.parametrize("first", [CLS, None])

@@ -97,6 +97,14 @@ def test_a_text_may_begin_with_a_language_tag(kind, lowercase, lines, tmp_path):
     others = tokenizer.encode(["the <2de> dog", "<2de>the dog", "<2fr> the dog", " <2de> the dog"])
     assert not any({4, 5} & set(ids) for ids in others)
     assert tokenizer.decode([[4, *dog]]) == ["the old dog"] and tokenizer.encode([]) == []
+    for text in texts:
+        ids, spans = tokenizer.encode_with_offsets(text)
+        assert [ids] == tokenizer.encode([text]) and len(ids) == len(spans)
+        tagged = ids[0] < 6
+        assert not tagged or text[slice(*spans[0])] == text.split()[0]
+        covered = "".join(text[start:end] for start, end in spans[tagged:])
+        assert covered == text[tagged and len(text.split()[0]) :].replace(" ", "")
+    assert tokenizer.controls == {PAD, UNK, BOS, EOS, 4, 5}
     tokenizer.save(tmp_path / f"m{tokenizer.suffix}")
     assert load(tmp_path / f"m{tokenizer.suffix}").encode(texts) == tokenizer.encode(texts)
 

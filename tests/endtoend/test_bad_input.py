@@ -297,7 +297,7 @@ def test_input_and_output_that_are_not_there(capsys, tmp_path, trained, monkeypa
     assert said == "/dev/full: cannot be written (No space left on device); name another file"
     run = open_run(trained.directory)
     for call in (run.translate, run.hypotheses, lambda text: run.score(text, text)):
-        with pytest.raises(ConfigError, match="'one' is one line: give a list of lines"):
+        with pytest.raises(ConfigError, match="'one' is one text: give a list of texts"):
             call("one")
 
 

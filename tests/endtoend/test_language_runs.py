@@ -298,7 +298,7 @@ WRONG = {
     ),
     "another number of classes": (
         ["classify_small", "SET", "--model.classes", "4"],
-        "has 2 labels (0, 1): give --model.classes 2",
+        ": 2 labels (0, 1): give --model.classes 2, or name all that there are with --data.labels",
     ),
     "no span": (["classify_small", "SET", "--model.head", "spans", "--training.metric", "f1"], "not JSON"),
     "few positions": (

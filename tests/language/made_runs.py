@@ -13,6 +13,7 @@ from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.run import Run, make_model
 from flaxnmt.run_directory import PARAMETERS, TOKENIZER, save_config
 from flaxnmt.training.export import write_parameters
+from flaxnmt.translation.shapes import longest_of
 
 SENTENCES = (
     "The dog sees the cat.",
@@ -34,7 +35,8 @@ def make_run(folder: Path, model, params=None, tokenizer: Tokenizer | None = Non
     folder.mkdir()
     tokenizer = vocabulary() if tokenizer is None else tokenizer
     vocabularies = Vocabularies(tokenizer, tokenizer)
-    data = DataConfig(max_length=model.max_positions)
+    longest = min(model.max_positions, longest_of(model))
+    data = DataConfig(max_length=longest, stride=longest // 2)
     config = Config(model=model, data=data, decoding=DecodingConfig(batch_size=4))
     made = random_params(make_model(config, vocabularies))
     vocabularies.save(folder / TOKENIZER)

@@ -9,7 +9,7 @@ import pytest
 from made_runs import SENTENCES, make_run, vocabulary
 from small_models import small_encoder
 
-from flaxnmt.data.tokenizers import CLS, MASK, SEP
+from flaxnmt.data.tokenizers import CLS, MASK
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.models.config import BudgetConfig, EncoderConfig, MultiHead
@@ -73,10 +73,33 @@ def test_masks_are_filled_with_what_the_parameters_say(told):
     assert first[0].probability > first[1].probability > first[2].probability > 0
 
 
+def test_a_guess_changes_nothing_else_of_the_text(told):
+    """Spaces, and characters that the vocabulary does not know, stay as they are written."""
+    ((first, _),) = told.fill_mask([f"Ж  {MASK}, “the”  dog: {MASK}"], top=1)
+    assert first[0].text == f"Ж  {first[0].piece.lstrip('▁')}, “the”  dog: {MASK}"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_piece_within_a_word_goes_on_with_it(masked, kind):
+    reader = make_reader(masked, vocabulary(kind))
+    pieces = reader.tokenizer.pieces
+    inside = next(
+        piece
+        for piece in pieces[8:]
+        if len(piece) > 1 and (piece.startswith("##") if kind == "wordpiece" else piece.isalpha())
+    )
+    word = next(piece for piece in pieces if piece.startswith("▁") and len(piece) > 2)
+    for piece, expected in ((inside, f"The cat{inside.lstrip('#')}"), (word, f"The cat {word[1:]}")):
+        for text in (f"The cat {MASK} .", f"The cat{MASK} ."):
+            ids = reader.read(text).ids
+            place = ids.index(reader.tokenizer.id(MASK))
+            assert reader._text(text, ids, place, pieces.index(piece)) == f"{expected} ."
+
+
 def test_guesses_are_pieces_of_text_and_their_probabilities_sum_to_one(masked):
     pieces = masked.vocabularies.source.pieces
     ((guesses,),) = masked.fill_mask([TEXTS[-1]], top=len(pieces))
-    own = [guess for guess in guesses if guess.probability > 0]
+    own = guesses
     assert sum(guess.probability for guess in own) == pytest.approx(1)
     assert {guess.piece for guess in own} == set(pieces[7:])
     tokens = rows([*masked.reader.read(TEXTS[-1]).ids, EOS])
@@ -181,17 +204,19 @@ def test_long_texts_are_cut_with_a_warning(masked, tmp_path, caplog):
         assert f"1 of 1 lines exceed {longest}" in caplog.text and found.pieces[-1] == "</s>"
 
 
-def test_no_text_is_read_beyond_the_learned_positions(masked, classes, caplog):
+def test_no_text_is_read_beyond_the_learned_positions(masked, caplog):
     text = "The cat sees the old garden. " * 9
-    for ask in (masked.embed, lambda texts: masked.fill_mask([f"{MASK} {texts[0]}"])):
+    for ask, what in (
+        (masked.embed, "lines"),
+        (lambda texts: masked.fill_mask([f"{MASK} {texts[0]}"]), "lines"),
+        (lambda texts: masked.attention(texts[0]), "texts"),
+    ):
         caplog.clear()
-        ask([text])
-        assert "1 of 1 lines exceed 32 source or 32 target tokens and are cut there" in caplog.text
+        found = ask([text])
+        assert f"1 of 1 {what} exceed 32 " in caplog.text
+    assert len(found["pieces"]) == 32 and found["attention"].shape[-2:] == (32, 32)
     # What stands behind the cut is not read.
     np.testing.assert_array_equal(masked.embed([text]), masked.embed([text + "Dogs."]))
-    caplog.clear()
-    assert classes.classify(["The cat.", text], ["A dog."] * 2)[0][0] in ("no", "maybe", "yes")
-    assert caplog.messages == ["1 of 2 texts exceed 32 tokens and are cut there; the first is number 2"]
 
 
 @pytest.mark.slow
@@ -245,22 +270,3 @@ def classes(tmp_path_factory):
     run = make_run(folder, small_encoder(head="classes", classes=3).config)
     (folder / "labels.json").write_text(json.dumps(["no", "maybe", "yes"]))
     return run
-
-
-@pytest.mark.slow
-def test_a_class_is_the_likeliest_of_the_text_or_pair(classes):
-    # Within the positions that there are.
-    texts, seconds = ["The cat.", "Dogs", "It is old."], ["A cat.", "A dog", "It sleeps."]
-    pairs, single = classes.classify(texts, seconds), classes.classify(texts)
-    vocabulary = classes.vocabularies.source
-    for text, second, found, alone in zip(texts, seconds, pairs, single, strict=True):
-        first, other = vocabulary.encode([text, second])
-        ids = [vocabulary.id(CLS), *first, vocabulary.id(SEP), *other, vocabulary.id(SEP)]
-        segments = [0] * (len(first) + 2) + [1] * (len(other) + 1)
-        for length, given in ((len(ids), found), (len(first) + 2, alone)):
-            inputs = rows(ids[:length]), rows(segments[:length])
-            logits = classes.model.apply({"params": classes.reader.params}, *inputs)[0]
-            shares = np.exp(np.float64(logits)) / np.exp(np.float64(logits)).sum()
-            assert given[0] == ("no", "maybe", "yes")[shares.argmax()]
-            assert given[1] == pytest.approx(shares.max(), rel=1e-4)
-    assert classes.classify(texts[::-1], seconds[::-1])[0][0] == pairs[-1][0]

@@ -15,6 +15,7 @@ from flaxnmt.data.tokenizers import CLS, MASK
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.models.config import BudgetConfig, DecoderConfig, MultiHead
 from flaxnmt.symbols import BOS, EOS
+from flaxnmt.translation.lines import Text
 from flaxnmt.translation.search import Sampling
 
 TEXTS = ["The dog sees the cat.", "", "Perhaps the old dog."]
@@ -104,6 +105,37 @@ def test_a_greedy_completion_takes_the_likeliest_symbol_each_time(texts, languag
         if ids[-1] == EOS:
             break
     assert found == texts.vocabularies.source.decode([ids])[0] and found.startswith("The dog")
+
+
+def test_a_completion_leaves_what_it_is_given_as_it_is(texts):
+    given = ["Ж  The dog ", "the “old”"]
+    # What is unknown is read as such, and comes back as it was written.
+    found = texts.complete(given, max_length=14, beam_size=1)
+    assert all(text.startswith(start.rstrip()) for text, start in zip(found, given, strict=True))
+    assert any(len(text) > len(start) for text, start in zip(found, given))
+    with pytest.raises(ConfigError, match="completed once: leave n_best out"):
+        texts.complete(given, n_best=2)
+
+
+def test_nothing_is_written_beyond_the_learned_positions(tmp_path):
+    """Parameters of zeros, with which every output is as long as it may be."""
+
+    def params(made):
+        return jax.tree.map(np.zeros_like, made)
+
+    config = dict(positions="learned", max_positions=16)
+    texts = make_run(tmp_path / "texts", small_decoder(task="language", **config).config, params)
+    outputs = texts._writer.outputs(
+        Text.unbroken([""]), ["The dog"], max_length=64, min_length=64, beam_size=1
+    )
+    # With the end symbol sixteen.
+    assert len(outputs[0][0].tokens) == 15
+    source = "The dog"
+    for name, model, taken in (("one", small_decoder, 2), ("two", small_model, 0)):
+        run = make_run(tmp_path / name, model(**config).config, params)
+        found = run.hypotheses([source], max_length=64, min_length=64, beam_size=1)[0][0]
+        assert len(run.vocabularies.source.encode([source])[0]) == 2
+        assert len(found.tokens) + 1 == 16 - taken
 
 
 @pytest.mark.slow
@@ -215,6 +247,19 @@ def test_gates_of_a_decoder_alone_are_counted_over_source_delimiter_and_target(t
     for row in rows:
         found = layers[row["layer"]][row["block"]][row["gate"]][0, :, row["part"]]
         assert row["on"] == pytest.approx(float(found.sum()) / count) and 0 <= row["on"] <= 1
+
+
+def test_one_text_is_no_list_of_texts(made):
+    for kind, ask in (
+        ("encoder", lambda run: run.embed("a b")),
+        ("encoder", lambda run: run.fill_mask(f"a {MASK}")),
+        ("encoder", lambda run: run.contextual("a b")),
+        ("texts", lambda run: run.contextual("a b")),
+        ("texts", lambda run: run.complete("a b")),
+        ("texts", lambda run: run.perplexity("a b")),
+    ):
+        with pytest.raises(ConfigError, match="is one text: give a list of texts"):
+            ask(made[kind])
 
 
 def test_what_a_kind_does_not_have_is_one_line(made):

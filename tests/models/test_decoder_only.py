@@ -105,6 +105,19 @@ def test_a_source_symbol_sees_those_behind_it_only_in_a_bidirectional_prefix():
     assert np.abs(np.subtract(*seen)).max() > 1e-3
 
 
+def test_a_window_holds_within_a_bidirectional_prefix_too():
+    model = small_decoder(decoder=DecoderConfig(1, MultiHead(2), 24), prefix="bidirectional", window=2)
+    params, source = {"params": float32(random_params(model))}, jnp.asarray([[5, 6, 7, 8, 9, 3]])
+    capture = jax.jit(
+        lambda source: model.apply(
+            params, model.apply(params, source, method="encode")[0], TARGET[:1], capture=True, method="decode"
+        )[1].maps["decoder"][0]["attention"]
+    )
+    weights = np.asarray(capture(source))[0]
+    rows, columns = np.indices((5, 5))
+    np.testing.assert_array_equal((weights[:, :5, :5] > 0).all(0), abs(rows - columns) < 2)
+
+
 def test_packed_documents_do_not_see_each_other():
     model = small_decoder()
     params = {"params": float32(random_params(model))}

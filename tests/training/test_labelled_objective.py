@@ -153,33 +153,32 @@ def test_masked_tokens_are_said_where_they_were_drawn():
         np.testing.assert_allclose([found["loss"], found["nll"]], [nll] * 2, rtol=1e-5)
 
 
-def test_a_text_is_said_from_its_second_symbol_on():
+def test_every_symbol_of_a_text_is_said():
     model = small_decoder(
         task="language",
         dropout=0.0,
         decoder=DecoderConfig(layers=1, attention=MultiHead(2), feed_forward=24),
     )
     params = float32(random_params(model))
-    tokens = jnp.asarray([[2, 8, 9, 3, 10, 11, 12], [2, 13, 3, 0, 0, 0, 0], [0] * 7])
-    packed = jnp.asarray([[4, 4, 4, 4, 5, 5, 5], [5, 5, 5, 0, 0, 0, 0], [0] * 7])
+    tokens = jnp.asarray([[2, 8, 9, 2, 2, 11, 12], [13, 2, 0, 0, 0, 0, 0], [0] * 7])
+    target = jnp.asarray([[8, 9, 3, 3, 11, 12, 13], [3, 3, 0, 0, 0, 0, 0], [0] * 7])
+    packed = jnp.asarray([[4, 4, 4, 4, 5, 5, 5], [5, 5, 0, 0, 0, 0, 0], [0] * 7])
 
     @jax.jit
     def logits(params):
         hidden, _ = model.apply({"params": params}, tokens, packed=packed, method="language")
         return model.apply({"params": params}, hidden, method="logits")
 
-    log_p = log_softmax(logits(params))
-    # After the symbol at its place: neither a document's first nor padding.
-    said = [(0, 0, 8), (0, 1, 9), (0, 2, 3), (0, 4, 11), (0, 5, 12), (1, 0, 13), (1, 1, 3)]
-    expected = -sum(log_p[place] for place in said)
+    log_p, said = log_softmax(logits(params)), np.argwhere(target)
+    expected = -sum(log_p[row, place, target[row, place]] for row, place in said)
 
     def of(chunk):
-        objective = language_objective(model, chunk)
-        return jax.jit(lambda params: objective(params, {"tokens": tokens, "packed": packed}, None))(params)
+        objective, batch = language_objective(model, chunk), {"tokens": tokens, "target": target}
+        return jax.jit(lambda params: objective(params, batch | {"packed": packed}, None))(params)
 
     for sums in map(of, (None, 7)):
         np.testing.assert_allclose([sums["loss"], sums["nll"]], [expected] * 2, rtol=1e-5)
-        assert sums["tokens"] == len(said)
+        assert sums["tokens"] == len(said) == 9
 
 
 @pytest.fixture(scope="module")

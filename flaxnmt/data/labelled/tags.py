@@ -40,9 +40,10 @@ def read_tags(
     return islice(examples(), limit)
 
 
-def tag_names(path: str | Path) -> tuple[str, ...]:
-    """The labels of a file, sorted."""
-    return tuple(sorted({label for sentence in _sentences(path, refuse) for _, _, label in sentence}))
+def tag_names(*paths: str | Path) -> tuple[str, ...]:
+    """The labels of files, sorted."""
+    sentences = (sentence for path in paths for sentence in _sentences(path, refuse))
+    return tuple(sorted({label for sentence in sentences for _, _, label in sentence}))
 
 
 def _sentences(path: str | Path, report: Report) -> Iterator[list[Token]]:

@@ -33,6 +33,8 @@ UNDECIDED = "-"
 HIDDEN = "-1"
 """The label of an example whose label is a secret, unless a class has this name."""
 
+NO_LABEL = f"no label; give {HIDDEN} where it is a secret"
+
 Row = tuple[int, Mapping[str, Any]]
 T = TypeVar("T")
 
@@ -74,7 +76,8 @@ def read_texts(
             if text is None or not text.strip() or (second is not None and not second.strip()):
                 problem(line, "blank", "no text" if text is None or not text.strip() else "no second text")
             elif label is not None and label not in places:
-                problem(line, "label", f"{label!r} is none of the labels {', '.join(labels)}")
+                known = f"{label!r} is none of the labels {', '.join(labels)}"
+                problem(line, "label", known if label.strip() else NO_LABEL)
             else:
                 yield TextExample(text, second, None if label is None else places[label], line)
         if not found:
@@ -83,20 +86,35 @@ def read_texts(
     return islice(examples(), limit)
 
 
-def label_names(name: str | Path, data_dir: str | Path | None = None) -> tuple[str, ...]:
-    """The labels of a corpus, sorted, numbers by their size, or in the order of a prepared set.
+def label_names(*names: str | Path, data_dir: str | Path | None = None) -> tuple[str, ...]:
+    """The labels of corpora: of prepared sets in their order, then those of files, sorted, numbers by their size.
+
+    Where there are prepared sets, a number in a file is the place of one of their labels.
 
     Raises:
-      DataError: as `read_texts`, and for a corpus without labels.
+      DataError: as `read_texts`, and for a file without labels.
     """
-    if str(name).startswith("tfds:"):
-        builder, _ = _prepared(str(name), data_dir)
-        return tuple(builder.info.features["label"].names)
+    prepared = [name for name in names if str(name).startswith("tfds:")]
+    features = [_prepared(str(name), data_dir)[0].info.features["label"] for name in prepared]
+    ordered = dict.fromkeys(label for feature in features for label in feature.names)
+    found = set().union(*(_labels_of(name) for name in names if name not in prepared)) - set(ordered)
+    if ordered:
+        found = {label for label in found if not _is_number(label)}
+    return (*ordered, *sorted(found, key=float if all(map(_is_number, found)) else None))
+
+
+def _labels_of(name: str | Path) -> set[str]:
+    """The labels of a file."""
 
     def problem(line: int, kind: str, message: str) -> None:
         refuse(Problem(kind, str(name), line, message))
 
-    counts = Counter(_first(row, LABEL) for _, row in _rows(name, data_dir, problem))
+    counts = Counter()
+    for line, row in _rows(name, None, problem):
+        label = _first(row, LABEL)
+        if label is not None and not label.strip():
+            problem(line, "label", NO_LABEL)
+        counts[label] += 1
     found = set(counts) - {None, UNDECIDED, HIDDEN}
     if not found:
         problem(0, "label", f"no label in it: a column {' or '.join(LABEL)} was expected")
@@ -105,7 +123,7 @@ def label_names(name: str | Path, data_dir: str | Path | None = None) -> tuple[s
             "%s: label %s stands for a secret, so that nothing is learned of the %d examples that have it; if it is a "
             "class, name all of them with --data.labels", name, HIDDEN, counts[HIDDEN],
         )  # fmt: skip
-    return tuple(sorted(found, key=float if all(map(_is_number, found)) else None))
+    return found
 
 
 def _is_number(label: str) -> bool:
