@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -85,25 +85,29 @@ class Sweep:
       measure: of a finished run directory.
       tables: what `experiments.tables` shows of the ledger.
       following: trials that depend on what others have found, from the rows of the ledger so far.
+      later: trials that are run behind those.
     """
 
     trials: tuple[Trial, ...]
     measure: Callable[[Path, Trial], dict]
     tables: tuple[Shown, ...] = ()
     following: Callable[[list[Row]], tuple[Trial, ...]] = lambda rows: ()
+    later: tuple[Trial, ...] = ()
 
     def all(self, rows: list[Row]) -> tuple[Trial, ...]:
         """All trials, those that follow from these rows included; rows of trials as they were before a change do not count."""
-        found: dict[str, Trial] = {}
-        origins: dict[str, Trial] = {}
+        stated = (*self.trials, *self.later)
+        known, own = _linked(stated), {trial.name for trial in stated}
+        rows = [row for row in rows if row["key"] in known or row.get("name") not in own]
+        return tuple(_linked((*self.trials, *self.following(rows), *self.later)).values())
 
-        def add(trials: tuple[Trial, ...]) -> None:
-            # A trial stands behind the one from which it starts.
-            for trial in trials:
-                linked = replace(trial, origin=origins.get(trial.start))
-                found[linked.key] = origins[linked.directory] = linked
 
-        add(self.trials)
-        own = {trial.name for trial in self.trials}
-        add(self.following([row for row in rows if row["key"] in found or row.get("name") not in own]))
-        return tuple(found.values())
+def _linked(trials: Sequence[Trial]) -> dict[str, Trial]:
+    """Trials by their keys, each with the one from which it starts, behind which it stands."""
+    found: dict[str, Trial] = {}
+    origins: dict[str, Trial] = {}
+    for trial in trials:
+        linked = replace(trial, origin=origins.get(trial.start))
+        # A trial that is there already keeps its place.
+        origins[linked.directory] = found.setdefault(linked.key, linked)
+    return found

@@ -250,6 +250,21 @@ def test_rows_from_before_a_change_do_not_say_what_follows():
     assert [one.name for one in sweep.all(rows)] == ["first", f"after-{trial('first').key}"]
 
 
+def test_what_follows_stands_before_what_is_later():
+    def following(rows):
+        return (trial("second"), trial("last")) if rows else ()
+
+    sweep = Sweep((trial("first"),), dict, following=following, later=(trial("third"), trial("last")))
+    assert [one.name for one in sweep.all([])] == ["first", "third", "last"]
+    rows = [{"key": trial("first").key, "name": "first"}]
+    assert [one.name for one in sweep.all(rows)] == ["first", "second", "last", "third"]
+    # Rows of later trials as they were before a change do not count either.
+    assert [one.name for one in sweep.all([{"key": "third-of-before", "name": "third"}])][:2] == [
+        "first",
+        "third",
+    ]
+
+
 @pytest.mark.slow
 def test_a_start_whose_run_is_gone_is_trained_again_without_another_row(command, tmp_path):
     trials = trial("first"), trial("second", after="first")

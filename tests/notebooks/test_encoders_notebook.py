@@ -46,7 +46,7 @@ def run_sweep(folder: Path) -> None:
     # Its test set is not needed.
     corpus = corpus[: corpus.index("--test")]
     trials = []
-    for trial in encoders.sweep.trials:
+    for trial in encoders.sweep.all([]):
         if (trial.name, trial.seed) in TRIALS:
             kinds = [encoder.split(":")[0] for encoder in dict(trial.settings)["encoders"].split()]
             branches = ["--model.encoder.branches", *(f"{kind}:1" for kind in kinds)]
@@ -97,7 +97,7 @@ def whole(table):
             rows.append(row | settings | {"name": trial.name, "seed": trial.seed})
         return rows
 
-    rows = stand_in(trial for trial in encoders.sweep.trials if dict(trial.settings)["variant"] == "sum")
+    rows = stand_in(trial for trial in encoders.sweep.all([]) if dict(trial.settings)["variant"] == "sum")
     there = {row["name"] for row in rows}
     return pandas.DataFrame(
         rows + stand_in(trial for trial in encoders.following(rows) if trial.name not in there)
@@ -119,7 +119,7 @@ def left_out(outputs):
         python, option, module, *arguments = shlex.split(command)
         assert (python, option, module) == ("python", "-m", "experiments.sweep") and "\n" not in line
         name, arguments = sweep.parse(arguments)
-        names = {trial.name for trial in sweep.load(name).trials}
+        names = {trial.name for trial in sweep.load(name).all([])}
         # Each is one trial, and none has signs of a pattern in its name.
         assert names.issuperset(arguments.only)
         found.append(list(arguments.only))
@@ -159,7 +159,7 @@ def test_without_a_ledger_every_picture_names_its_trials(tmp_path):
     found = left_out(outputs)
     assert found[0] == plots.SYNERGY and found[2:] == [plots.SIZES, plots.DEPTH, plots.COSTS]
     drawn = {name for names in found for name in names}
-    summed = [trial.name for trial in encoders.sweep.trials if dict(trial.settings)["variant"] == "sum"]
+    summed = [trial.name for trial in encoders.sweep.all([]) if dict(trial.settings)["variant"] == "sum"]
     assert drawn == {name for name in summed if name.startswith("multi30k_en_de")}
 
 
