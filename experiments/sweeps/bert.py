@@ -6,7 +6,8 @@ CoLA and those questions of SQuAD 2.0 that have an answer (sst2, cola, squad2_sm
 FLAXNMT_DATA names), on MNLI where TFDS has it prepared, and the plain one also without any pre-training: from the same
 parameters and vocabulary before the first update. Other learning rates are tried on the plain encoder, with and without
 pre-training, with one seed; the one that the development set prefers is then run with all, so that what is compared
-there is each at its best. All encoders under budgets have the same rate. Scores are those of the test sets, which are
+there is each at its best. All encoders under budgets have the same rate, and with the first seed the preferred one, too.
+Scores are those of the test sets, which are
 development sets of GLUE, at the end of the training, where a plain model is not chosen by one score and the one with
 gates by that of its full budget; for every budget, with the computation used. It is that of all outputs of all layers,
 as in the paper; plain models compute less, since of their last layer nothing but the first output is read where there
@@ -16,7 +17,7 @@ are classes.
 import os
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments import configs
@@ -211,13 +212,20 @@ def preferred(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
 
 
 def following(rows: list[Row]) -> tuple[Trial, ...]:
-    """Preferred rates with the other seeds, and what was finished elsewhere."""
+    """Preferred rates with the other seeds, and of all models, and what was finished elsewhere."""
+    rates = preferred(rows)
     again = (
         _finetuning(task, seed, PLAIN, pretrained == "yes", rate)
-        for (task, pretrained), rate in preferred(rows).items()
+        for (task, pretrained), rate in rates.items()
         for seed in SEEDS[1:]
     )
-    return (*again, *elsewhere(rows))
+    others = (
+        _finetuning(task, SEEDS[0], model, rate=rate)
+        for (task, pretrained), rate in rates.items()
+        for model in MODELS
+        if pretrained == "yes" and model != PLAIN
+    )
+    return (*again, *others, *elsewhere(rows))
 
 
 def measure(run: Path, trial: Trial) -> dict:
@@ -235,20 +243,28 @@ SCORES = {"accuracy": "accuracy", "Matthews": "matthews", "F1": "f1", "exact mat
 
 @dataclass(frozen=True)
 class AtPreferredRates:
-    """Scores of the plain encoder with and without pre-training, each at the rate that its development set prefers.
+    """A table of fine-tuning at the rate that the development set prefers of the plain encoder, with or without pre-training.
 
     Attributes:
-      title: its heading.
+      table: of trials with any rate.
     """
 
-    title: str
+    table: Table
+
+    @property
+    def title(self) -> str:
+        return f"{self.table.title}, the rate that the development set prefers"
 
     def lines(self, rows: Sequence[Row]) -> list[str]:
         """Markdown; nothing where no task has all rates."""
-        rates = preferred(rows)
-        plain = [row for row in rows if row["model"] == PLAIN and row["task"] in TASKS]
-        best = [row for row in plain if rates.get((row["task"], row["pretrained"])) == row["rate"]]
-        return Table(self.title, ("task", "pretrained", "rate"), SCORES).lines(best)
+        rates, tuned = preferred(rows), [row for row in rows if row["task"] in TASKS]
+        best = [row for row in tuned if rates.get((row["task"], row["pretrained"])) == row["rate"]]
+        return replace(self.table, title=self.title).lines(best)
+
+
+def _under_budgets(task: str, title: str, **where: str) -> Table:
+    columns = {**SCORES, "accuracy of the commonest class": "commonest", **USED}
+    return Table(title, ("model", "budget"), columns, {"task": task, "pretrained": "yes", **where})
 
 
 HEADINGS = {
@@ -269,22 +285,17 @@ TABLES = (
         },
         {"task": "masked"},
     ),
-    *(
-        Table(
-            title,
-            ("model", "budget"),
-            {**SCORES, "accuracy of the commonest class": "commonest", **USED},
-            {"task": task, "pretrained": "yes", "rate": RATE},
-        )
-        for task, title in HEADINGS.items()
-    ),
+    *(_under_budgets(task, title, rate=RATE) for task, title in HEADINGS.items()),
+    *(AtPreferredRates(_under_budgets(task, title)) for task, title in HEADINGS.items()),
     Table(
         "With and without pre-training, one rate",
         ("task", "pretrained"),
         SCORES,
         {"model": PLAIN, "rate": RATE, "task": tuple(TASKS)},
     ),
-    AtPreferredRates("With and without pre-training, the rate that the development set prefers"),
+    AtPreferredRates(
+        Table("With and without pre-training", ("task", "pretrained", "rate"), SCORES, {"model": PLAIN})
+    ),
     Table(
         "Learning rates on the development sets, one seed",
         ("task", "pretrained", "rate"),

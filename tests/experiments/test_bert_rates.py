@@ -43,6 +43,29 @@ def test_a_preferred_rate_that_all_trials_have_adds_none(rows):
 
 
 def test_the_table_shows_preferred_rates_alone(rows):
-    found = bert.AtPreferredRates("Best").lines([*rows, row("1e-3", seed=2, accuracy=79.0)])
+    found = shown("With and without", [*rows, row("1e-3", seed=2, accuracy=79.0)])
     (line,) = [line for line in found if "sst2" in line]
     assert "1e-3" in line and "78.0 ± 1.4" in line
+    budgets = {"budget": 0.5, "share": 0.5, "flops": 2e6, "computed_flops": 2e6}
+    gated = row("1e-3", accuracy=60.0, **budgets) | {"model": "gated"}
+    others = [one | budgets for one in rows]
+    found = shown("SST-2 (figure 7)", [*others, gated, gated | {"rate": "3e-4", "accuracy": 50.0}])
+    (line,) = [line for line in found if "gated" in line]
+    assert "60.0" in line
+
+
+def shown(title, rows):
+    """Lines of the table of preferred rates with this title."""
+    (table,) = (
+        table
+        for table in bert.TABLES
+        if isinstance(table, bert.AtPreferredRates) and table.title.startswith(title)
+    )
+    return table.lines(rows)
+
+
+def test_all_models_run_at_the_preferred_rate_with_one_seed(rows):
+    found = {name for name, seed in names(rows) if seed == 1} - {"sst2-plain-rate-1e-3"}
+    own = (bert._named(model) for model in bert.MODELS if model != bert.PLAIN)
+    assert {f"sst2-{name}-rate-1e-3" for name in own} <= found
+    assert not any("unlearned" in name for name in found)
