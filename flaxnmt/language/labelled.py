@@ -21,7 +21,7 @@ from flaxnmt.models.encoder_only import EncoderOnly
 from flaxnmt.training.labelled import labelled_logits
 from flaxnmt.translation.lines import refuse_one
 from flaxnmt.translation.shapes import longest_of
-from flaxnmt.typing import Params
+from flaxnmt.typing import Array, Float, Params
 
 
 class LabelledReader:
@@ -42,14 +42,7 @@ class LabelledReader:
     def __init__(self, model: EncoderOnly, params: Params, tokenizer: Tokenizer, data: DataConfig):
         self.model, self.params, self.tokenizer, self.data = model, params, tokenizer, data
         self.longest = min(data.max_length, longest_of(model.config))
-        read = partial(labelled_logits, deterministic=True, skip=bool(model.config.budgets))
-
-        def logits(variables, *batch, budget):
-            return model.apply(
-                variables, *batch, method=lambda model, *batch: read(model, *batch, budget=budget)[0]
-            )
-
-        self._logits = partial(jax.jit(logits), {"params": params})
+        self._logits = partial(jax.jit(partial(_logits, model)), params)
 
     def classify(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None, budget: float | None = None
@@ -150,8 +143,18 @@ class LabelledReader:
         for i in range(len(batches)):
             batch = batches.batch(i)
             tokens = batch["tokens"]
-            found.append(np.asarray(self._logits(tokens, batch["segments"], budget=at(len(tokens)))))
+            found.append(np.asarray(self._logits(tokens, batch["segments"], at(len(tokens)))))
         return batches.restore(found)
+
+
+def _logits(model: EncoderOnly, params: Params, tokens, segments, budget) -> Float[Array, "..."]:
+    """Logits of padded rows, without what gates decide against."""
+
+    def logits(model):
+        options = {"deterministic": True, "budget": budget, "skip": bool(model.config.budgets)}
+        return labelled_logits(model, tokens, segments, **options)[0]
+
+    return model.apply({"params": params}, method=logits)
 
 
 def _as_many(what: str, given: Sequence[str], texts: Sequence[str]) -> Sequence[str]:
