@@ -267,7 +267,7 @@ def test_a_trial_that_failed_on_gke_is_started_again_where_it_is_wanted(three_tr
 
 def test_names_of_jobs_are_names_and_differ():
     for name in sweep.names():
-        found = [sweeping.job_name(name, trial.directory) for trial in sweep.load(name).trials]
+        found = [sweeping.job_name(name, trial.directory) for trial in sweep.load(name).all([])]
         assert len(set(found)) == len(found)
         for job in found:
             assert names.check_name("--name", job).startswith(sweeping.prefix(name))
