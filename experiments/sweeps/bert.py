@@ -7,11 +7,10 @@ FLAXNMT_DATA names), on MNLI where TFDS has it prepared, and the plain one also 
 parameters and vocabulary before the first update. Other learning rates are tried on the plain encoder, with and without
 pre-training, with one seed; the one that the development set prefers is then run with all, so that what is compared
 there is each at its best. All encoders under budgets have the same rate, and with the first seed the preferred one, too.
-Scores are those of the test sets, which are
-development sets of GLUE, at the end of the training, where a plain model is not chosen by one score and the one with
-gates by that of its full budget; for every budget, with the computation used. It is that of all outputs of all layers,
-as in the paper; plain models compute less, since of their last layer nothing but the first output is read where there
-are classes.
+Scores are those of the test sets, which are development sets of GLUE, at the end of the training, where a plain model
+is not chosen by one score and the one with gates by that of its full budget; for every budget, with the computation
+used. It is that of all outputs of all layers, as in the paper; plain models compute less, since of their last layer
+nothing but the first output is read where there are classes.
 """
 
 import os
