@@ -258,7 +258,7 @@ STABILITY = {
 def tables(smaller: dict[str, tuple[str, ...]]) -> tuple[Table, ...]:
     """What is shown of a ledger whose smaller models are these."""
     return (
-        Table("Quality by budget", LEVEL, COLUMNS),
+        Table("Quality by budget", (*LEVEL, "devices"), COLUMNS),
         Table("Use beyond the budget, of each seed", (*LEVEL, "seed"), BEYOND_BUDGET, {"model": WITH_GATES}),
         Table("Differences, of each seed", (*LEVEL, "seed"), DIFFERENCES, {"model": tuple(GATED)}),
         Table(
