@@ -16,7 +16,7 @@ from flaxnmt.data.batches import ShuffledBatches, SortedBatches
 from flaxnmt.data.readers import read_texts
 from flaxnmt.data.sequences import PackedSequences, packed_sequences, plan_sequences
 from flaxnmt.data.shards import TokenArray, TokenCorpus
-from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, SPECIALS, Tokenizer
+from flaxnmt.data.tokenizers import CLS, ENCODER_SYMBOLS, SEP, SPECIALS, Tokenizer
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.errors import ConfigError
 from flaxnmt.evaluation.unigram import unigram_perplexity
@@ -90,7 +90,7 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
     vocabulary = vocabularies.source.vocab_size
     if masks:
         check_symbols(vocabularies.source)
-    first = vocabularies.source.id(CLS) if masks else None
+    ends = {name: vocabularies.source.id(symbol) for name, symbol in (("first", CLS), ("last", SEP)) if masks}
     corpus = TokenCorpus.open(directory / "data" / "train")
     apart = not config.model.packs
     if apart:
@@ -99,7 +99,7 @@ def make(config: Config, directory: Path, bring: Callable[[], None]) -> Task:
         )
 
     def sequences(texts: TokenCorpus) -> PackedSequences:
-        return packed_sequences(texts, data.max_length, first, apart, follows=not masks)
+        return packed_sequences(texts, data.max_length, **ends, apart=apart, follows=not masks)
 
     dev, model = _tokenised(data.dev, vocabularies), make_model(config, vocabularies)
     specials = len(SPECIALS) + len(ENCODER_SYMBOLS) if masks else 0

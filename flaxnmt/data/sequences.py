@@ -1,8 +1,8 @@
 """Texts of one language as sequences of one length: documents end to end, cut wherever a sequence is full.
 
 A batch is {"tokens": int32 [B, L], "packed": int32 [B, L]}: `packed` is the number of the document of each token, by
-which attention keeps them apart. Only the last sequence of a corpus is padded; or the last one of each document, for
-models that could not keep several in a sequence apart.
+which attention keeps them apart. A sentence ends with eos, or with the symbol in its place. Only the last sequence of a
+corpus is padded; or the last one of each document, for models that could not keep several in a sequence apart.
 
 For a model that says what follows, the tokens of the corpus are the "target" int32 [B, L], and "tokens" what stands
 before each: bos at the beginning of a line, as where a text by itself is read, else the token before. So every token
@@ -30,6 +30,7 @@ class PackedSequences:
       corpus: its sources, each sentence closed by eos.
       length: L.
       first: a symbol that begins every sequence, such as [CLS], so that n = L - 1; None for n = L.
+      last: the symbol that closes a sentence, such as [SEP].
       apart: no sequence holds tokens of two documents.
       follows: batches have a target.
     """
@@ -37,6 +38,7 @@ class PackedSequences:
     corpus: TokenCorpus
     length: int
     first: int | None = None
+    last: int = EOS
     apart: bool = False
     follows: bool = False
 
@@ -77,6 +79,7 @@ class PackedSequences:
         real = (places < ends) & (indices >= 0)[:, None]
         within = np.where(real, places, 0)
         tokens = np.where(real, self.corpus.source.tokens[within], 0).astype(np.int32)
+        tokens = np.where(tokens == EOS, np.int32(self.last), tokens)
         packed = np.searchsorted(self._starts, within, side="right").astype(np.int32)
         packed = np.where(real, packed, np.int32(0))
         if self.first is not None:
@@ -119,7 +122,12 @@ def plan_sequences(length: int, batch_tokens: int, rows_multiple: int) -> Bucket
 
 
 def packed_sequences(
-    corpus: TokenCorpus, length: int, first: int | None = None, apart: bool = False, follows: bool = False
+    corpus: TokenCorpus,
+    length: int,
+    first: int | None = None,
+    last: int = EOS,
+    apart: bool = False,
+    follows: bool = False,
 ) -> PackedSequences:
     """`PackedSequences`, where there is anything to learn.
 
@@ -128,4 +136,4 @@ def packed_sequences(
     """
     if corpus.source.offsets[-1] < 2:
         raise DataError("the corpus has no text to learn from; check the training files")
-    return PackedSequences(corpus, length, first, apart, follows)
+    return PackedSequences(corpus, length, first, last, apart, follows)

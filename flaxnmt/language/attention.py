@@ -27,11 +27,11 @@ def attending(layers: Sequence[dict[str, PyTree]]) -> list[Float[Array, "B H L L
     return [layer["attention"] for layer in layers if "attention" in layer]
 
 
-def closed(ids: list[int], longest: int) -> list[int]:
-    """The tokens of a text and eos, `longest` together: a longer text is cut, with a warning."""
+def closed(ids: list[int], longest: int, last: int = EOS) -> list[int]:
+    """The tokens of a text and the symbol `last`, `longest` together: a longer text is cut, with a warning."""
     if said := cuts("texts", [len(ids) + 1], longest):
         log.warning("%s", said)
-    return [*ids[: longest - 1], EOS]
+    return [*ids[: longest - 1], last]
 
 
 def of_text(reader: Reader | CausalReader, text: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def of_text(reader: Reader | CausalReader, text: str) -> dict[str, Any]:
     def capture(variables, tokens):
         return attending(model.apply(variables, tokens, capture=True, method=method)[1].maps[stack])
 
-    ids = closed(reader.read(text).ids, longest_of(model.config))
+    ids = closed(reader.read(text).ids, longest_of(model.config), reader.last)
     maps = jax.jit(capture)({"params": reader.params}, jnp.asarray([ids], jnp.int32))
     if not maps:
         raise ConfigError("no layer of this model attends: it has no attention to show")

@@ -24,11 +24,13 @@ class CausalReader:
       model: the module.
       params: its parameters.
       tokenizer: of texts.
+      last: the symbol behind a text.
     """
 
     def __init__(self, model: DecoderOnly, params: Params, tokenizer: Tokenizer):
         self.model, self.params, self.tokenizer = model, params, tokenizer
         self._of_texts = model.config.task == "language"
+        self.last = EOS if self._of_texts else BOS
         every = partial(model.apply, skip=bool(model.config.budgets), method="layers")
         layers = every if self._of_texts else partial(self._source_layers, every)
         self._layers = partial(jax.jit(layers), {"params": params})
@@ -59,9 +61,9 @@ class CausalReader:
         """
         refuse_one(texts)
         config, at = self.model.config, told(self.model.config, budget)
-        last, read = EOS if self._of_texts else BOS, list(map(self.read, texts))
+        read = list(map(self.read, texts))
 
         def layers(tokens):
             return self._layers(tokens, budget=at(len(tokens)))
 
-        return contextual(read, layers, self.tokenizer.pieces, longest_of(config), last)
+        return contextual(read, layers, self.tokenizer.pieces, longest_of(config), self.last)

@@ -11,7 +11,6 @@ from flaxnmt.data.shards import TokenArray
 from flaxnmt.data.tokenizers import Offsets
 from flaxnmt.gates.budget import find_budget
 from flaxnmt.models.config import ModelConfig
-from flaxnmt.symbols import EOS
 from flaxnmt.translation.shapes import square_plan
 from flaxnmt.typing import Array, Float, Int
 
@@ -85,7 +84,7 @@ def contextual(
     layers: Callable[[Int[np.ndarray, "B L"]], Float[Array, "layers B L D"]],
     pieces: Sequence[str],
     longest: int,
-    last: int = EOS,
+    last: int,
 ) -> list[Contextual]:
     """Embeddings of the tokens of each text in each layer.
 

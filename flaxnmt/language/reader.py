@@ -7,13 +7,14 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from flaxnmt.data.tokenizers import CLS, MASK, Offsets, Tokenizer
+from flaxnmt.data.tokenizers import CLS, MASK, SEP, Offsets, Tokenizer
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.language.contextual import Contextual, contextual, over_batches, told
 from flaxnmt.models.encoder_only import EncoderOnly
+from flaxnmt.symbols import EOS
 from flaxnmt.translation.lines import refuse_one
 from flaxnmt.translation.shapes import longest_of
-from flaxnmt.typing import Float, Params
+from flaxnmt.typing import Float, Int, Params
 
 
 class Guess(NamedTuple):
@@ -34,15 +35,19 @@ class Reader:
       params: its parameters.
       tokenizer: of texts.
       longest: tokens of a text that the model reads.
+      last: the symbol behind a text.
     """
 
     def __init__(self, model: EncoderOnly, params: Params, tokenizer: Tokenizer):
         self.model, self.params, self.tokenizer = model, params, tokenizer
-        self.longest, variables = longest_of(model.config), {"params": params}
+        self.longest, self.last, variables = longest_of(model.config), tokenizer.id(SEP), {"params": params}
         self._logits, self._encode, self._layers = (
             partial(jax.jit(partial(model.apply, skip=bool(model.config.budgets), method=method)), variables)
             for method in (None, "encode", "layers")
         )
+
+    def _closed(self, tokens: Int[np.ndarray, "B L"]) -> Int[np.ndarray, "B L"]:
+        return np.where(tokens == EOS, np.int32(self.last), tokens)
 
     def read(self, text: str) -> Offsets:
         """[CLS] and the tokens of a text, in which [MASK] is the mask, and the characters that each stands for."""
@@ -102,7 +107,7 @@ class Reader:
             ]
 
         def logits(tokens):
-            return self._logits(tokens, budget=at(len(tokens)))
+            return self._logits(self._closed(tokens), budget=at(len(tokens)))
 
         return over_batches(logits, rows, self.longest, guesses)
 
@@ -141,7 +146,7 @@ class Reader:
     def embed(
         self, texts: Sequence[str], pool: str = "mean", budget: float | None = None
     ) -> Float[np.ndarray, "texts D"]:
-        """A vector a text: the mean over its tokens, [CLS] and eos among them (`mean`), or that of [CLS] (`first`).
+        """A vector a text: the mean over its tokens, [CLS] and [SEP] among them (`mean`), or that of [CLS] (`first`).
 
         Raises:
           ConfigError: for another `pool`, for `first` where [CLS] knows nothing of the text behind it, and for a budget
@@ -161,13 +166,13 @@ class Reader:
             return row[:length].mean(0) if pool == "mean" else row[0].copy()
 
         def encoded(tokens):
-            return self._encode(tokens, budget=at(len(tokens)))[0]
+            return self._encode(self._closed(tokens), budget=at(len(tokens)))[0]
 
         found = over_batches(encoded, ids, self.longest, vector)
         return np.stack(found) if found else np.zeros((0, self.model.config.d_model), np.float32)
 
     def contextual(self, texts: Sequence[str], budget: float | None = None) -> list[Contextual]:
-        """Embeddings of every token of each text, [CLS] first and eos last, in every layer.
+        """Embeddings of every token of each text, [CLS] first and [SEP] last, in every layer.
 
         Raises:
           ConfigError: for encoders side by side, whose layers are in no order, and for a budget for which the model was
@@ -181,6 +186,6 @@ class Reader:
         read, at = list(map(self.read, texts)), told(self.model.config, budget)
 
         def layers(tokens):
-            return self._layers(tokens, budget=at(len(tokens)))
+            return self._layers(self._closed(tokens), budget=at(len(tokens)))
 
-        return contextual(read, layers, self.tokenizer.pieces, self.longest)
+        return contextual(read, layers, self.tokenizer.pieces, self.longest, self.last)

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from flaxnmt.data.batches import ShuffledBatches, SortedBatches
+from flaxnmt.data.labelled.layout import layout
 from flaxnmt.data.sequences import packed_sequences, plan_sequences
 from flaxnmt.data.shards import DOCUMENT, PARAGRAPH, TokenArray, TokenCorpus
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.symbols import BOS, EOS
 
-CLS, LENGTH, ROWS = 5, 12, 4
+CLS, SEP, LENGTH, ROWS = 5, 6, 12, 4
 
 
 def corpus_of(seed, documents=20):
@@ -38,11 +39,11 @@ def of_training(corpus, first, seed=0):
     return ShuffledBatches(packed_sequences(corpus, LENGTH, first), plan, seed)
 
 
-@pytest.mark.parametrize("first", [CLS, None])
+@pytest.mark.parametrize(("first", "last"), [(CLS, SEP), (CLS, EOS), (None, EOS)])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_token_once_in_order_with_padding_at_the_end_alone(seed, first):
+def test_every_token_once_in_order_with_padding_at_the_end_alone(seed, first, last):
     corpus = corpus_of(seed)
-    units = packed_sequences(corpus, LENGTH, first)
+    units = packed_sequences(corpus, LENGTH, first, last)
     batches = SortedBatches(units, plan_sequences(LENGTH, ROWS * LENGTH, ROWS))
     tokens, packed = all_of(batches, len(batches))
     assert tokens.shape == packed.shape == (len(units), LENGTH) and tokens.dtype == packed.dtype == np.int32
@@ -52,7 +53,8 @@ def test_every_token_once_in_order_with_padding_at_the_end_alone(seed, first):
         np.testing.assert_array_equal(packed[:, 0], packed[:, 1])
         tokens, packed = tokens[:, 1:], packed[:, 1:]
     flat, total = tokens.ravel(), len(corpus.source.tokens)
-    np.testing.assert_array_equal(flat[:total], corpus.source.tokens)
+    expected = np.where(corpus.source.tokens == EOS, last, corpus.source.tokens)
+    np.testing.assert_array_equal(flat[:total], expected)
     assert (flat[total:] == 0).all() and (packed.ravel()[total:] == 0).all() and len(flat) - total < LENGTH
     counted = [
         units.target_tokens(batches.units.sentences(batches.indices(i), batches.shape(i)))
@@ -136,6 +138,16 @@ def test_hosts_together_hold_the_global_batch(hosts):
         assert whole["tokens"].shape == (ROWS, LENGTH)
         for name in whole:
             np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), whole[name])
+
+
+def test_a_line_is_read_as_fine_tuning_reads_it():
+    corpus = corpus_of(0)
+    units = packed_sequences(corpus, 99, CLS, SEP, apart=True)
+    batch = units.batch(np.arange(len(units)), plan_sequences(99, 99 * len(units), 1).buckets[0])
+    first, last = corpus.source.offsets[:2]
+    line = corpus.source.tokens[first : last - 1].tolist()
+    expected = layout(line, None, CLS, SEP, 99).ids
+    assert batch["tokens"][0, : len(expected)].tolist() == expected
 
 
 def test_empty_rows_are_empty():

@@ -9,11 +9,10 @@ import pytest
 from made_runs import SENTENCES, make_run, vocabulary
 from small_models import small_encoder
 
-from flaxnmt.data.tokenizers import CLS, MASK
+from flaxnmt.data.tokenizers import CLS, MASK, SEP
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.models.config import BudgetConfig, EncoderConfig, MultiHead
-from flaxnmt.symbols import EOS
 
 TEXTS = ["The dog sees the cat.", "", "Perhaps the old dog.", f"The {MASK} sees the cat."]
 CLOSE = dict(rtol=1e-5, atol=1e-5)
@@ -102,7 +101,7 @@ def test_guesses_are_pieces_of_text_and_their_probabilities_sum_to_one(masked):
     own = guesses
     assert sum(guess.probability for guess in own) == pytest.approx(1)
     assert {guess.piece for guess in own} == set(pieces[7:])
-    tokens = rows([*masked.reader.read(TEXTS[-1]).ids, EOS])
+    tokens = rows([*masked.reader.read(TEXTS[-1]).ids, masked.reader.last])
     logits = np.float64(masked.model.apply({"params": masked.reader.params}, tokens))[0, 2, 7:]
     expected = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose([guess.probability for guess in own], np.sort(expected)[::-1], rtol=1e-4)
@@ -164,7 +163,7 @@ def test_a_first_token_that_knows_no_text_is_no_embedding_of_one(tmp_path):
 def test_an_embedding_is_that_of_the_text_alone(masked, pool):
     found = masked.embed(TEXTS, pool)
     assert found.shape == (len(TEXTS), 16) and masked.embed([]).shape == (0, 16)
-    tokens = rows([*masked.reader.read(TEXTS[2]).ids, EOS])
+    tokens = rows([*masked.reader.read(TEXTS[2]).ids, masked.reader.last])
     hidden = masked.model.apply({"params": masked.reader.params}, tokens, method="encode")[0][0]
     np.testing.assert_allclose(found[2], hidden.mean(0) if pool == "mean" else hidden[0], **CLOSE)
 
@@ -184,11 +183,11 @@ def test_neither_batch_nor_order_changes_an_answer(masked, monkeypatch):
 
 def test_contextual_embeddings_are_the_layers_of_the_model(masked):
     (found,) = masked.contextual([SENTENCES[0]])
-    tokens = rows([*masked.reader.read(SENTENCES[0]).ids, EOS])
+    tokens = rows([*masked.reader.read(SENTENCES[0]).ids, masked.reader.last])
     layers = masked.model.apply({"params": masked.reader.params}, tokens, method="layers")
     assert found.layers.shape == (3, len(found.pieces), 16)
     np.testing.assert_allclose(found.layers, layers[:, 0], **CLOSE)
-    assert found.pieces[0] == CLS and found.pieces[-1] == "</s>"
+    assert found.pieces[0] == CLS and found.pieces[-1] == SEP
     text = "".join(found.pieces[1:-1]).replace("▁", " ").strip()
     assert text == SENTENCES[0]
 
@@ -201,7 +200,7 @@ def test_long_texts_are_cut_with_a_warning(masked, tmp_path, caplog):
         caplog.clear()
         (found,) = run.contextual(["The cat. " * 600])
         assert len(found.pieces) == len(found.spans) == found.layers.shape[1] == longest
-        assert f"1 of 1 lines exceed {longest}" in caplog.text and found.pieces[-1] == "</s>"
+        assert f"1 of 1 lines exceed {longest}" in caplog.text and found.pieces[-1] == SEP
 
 
 def test_no_text_is_read_beyond_the_learned_positions(masked, caplog):
@@ -225,7 +224,7 @@ def test_a_budget_is_kept_to_and_what_gates_decide_against_is_left_out(tmp_path,
     budget = BudgetConfig(encoder=(1.0, 0.5), blocks=2)
     run = make_run(tmp_path / "run", small_encoder(encoder=encoder, budget=budget, norm="pre").config)
     text = TEXTS[-1]
-    tokens = rows([*run.reader.read(text).ids, EOS])
+    tokens = rows([*run.reader.read(text).ids, run.reader.last])
     apply = partial(run.model.apply, {"params": run.reader.params}, tokens, budget=jnp.asarray([1]))
     hidden, layers, logits = apply(method="encode")[0][0], apply(method="layers")[:, 0], apply()[0, 2, 7:]
     skips, plain = [], GatedBlock._skips

@@ -11,7 +11,7 @@ from made_runs import SENTENCES, log_softmax, make_run
 from small_models import small_decoder, small_encoder, small_model
 
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.data.tokenizers import CLS, MASK
+from flaxnmt.data.tokenizers import CLS, MASK, SEP
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.models.config import BudgetConfig, DecoderConfig, MultiHead
 from flaxnmt.symbols import BOS, EOS
@@ -206,7 +206,7 @@ def test_maps_of_an_encoder_and_of_a_decoder_of_texts(made):
     seen = (columns <= rows) & (rows - columns < 5)
     assert (found["attention"][:, :, seen] > 0).all() and (found["attention"][:, :, ~seen] == 0).all()
     masked = made["encoder"].attention(f"The {MASK}.")["pieces"]
-    assert masked == [CLS, "▁The", MASK, ".", "</s>"]
+    assert masked == [CLS, "▁The", MASK, ".", SEP]
 
 
 @pytest.mark.slow
