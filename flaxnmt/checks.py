@@ -145,12 +145,39 @@ def check_used(config: Config) -> None:
         _refuse("training.budget", BudgetLossConfig(), config.training.budget, hint)
     if config.data.answered and getattr(model, "head", None) != "spans":
         raise ConfigError("--data.answered: no questions are read: give --model.head spans, or leave it out")
+    for name, (asked, use) in _uses(config).items():
+        if flatten(config)[name] != flatten(type(config)(model=type(model)()))[name] and not asked:
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} changes nothing here: {use}, or leave it out")
     combine = model.encoder.combine if isinstance(model, EncodingConfig) else "sum"
     if combine != "sum" and len(model.encoder_branches) == 1:
         raise ConfigError(
             f"--model.encoder.combine {combine}: the model has one encoder: give several with --model.encoder.branches, "
             "such as dual, or leave it out"
         )
+
+
+def _uses(config: Config) -> dict[str, tuple[bool, str]]:
+    """Fields that some models alone use: (whether this one does, what to give where one that does is meant)."""
+    model = config.model
+    translates = isinstance(model, Seq2SeqConfig) or getattr(model, "task", None) == "translation"
+    uses = {
+        "model.relative_clip": (model.positions == "shaw", "give --model.positions shaw"),
+        "model.relative_values": (model.positions == "shaw", "give --model.positions shaw"),
+        "model.attention_threshold": (
+            model.attention_weights == "threshold",
+            "give --model.attention-weights threshold",
+        ),
+        "data.paragraphs": (translates, "texts have documents alone; train a model of translation"),
+    }
+    if isinstance(model, DecoderOnlyConfig):
+        uses["model.prefix"] = (translates, "texts have no source; give --model.task translation")
+    if isinstance(model, EncoderOnlyConfig):
+        uses["model.classes"] = (
+            model.head in ("classes", "labels"),
+            "give --model.head classes, or labels",
+        )
+    return uses
 
 
 def _refuse(section: str, default: Any, given: Any, hint: str) -> None:

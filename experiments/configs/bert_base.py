@@ -18,6 +18,7 @@ config = Config(
         max_positions=512,
         activation="gelu",
         biases=True,
+        hidden_dropout=0.0,
         compute_dtype="bfloat16",
     ),
     data=DataConfig(

@@ -29,6 +29,9 @@ from flaxnmt.models.config import Head
 
 log = logging.getLogger(__name__)
 
+OUTSIDE = "O"
+"""The label of words that are nothing of what is looked for."""
+
 NOTHING = "-"
 """What is said of a word that the model did not read."""
 
@@ -51,11 +54,13 @@ def _with_signature(scores: dict[str, float], signature: str) -> dict[str, dict]
     return {name: {"score": score, "signature": signature} for name, score in scores.items()}
 
 
-def _scores(pairs: Sequence[tuple[int, int]], classes: int) -> dict[str, dict]:
+def _scores(
+    pairs: Sequence[tuple[int, int]], classes: int, marked: Sequence[int] | None = None
+) -> dict[str, dict]:
     """Scores of what is said and what is right; none for a set whose labels are a secret."""
     if not pairs:
         return {}
-    scores = classification_scores(*zip(*pairs), classes=classes)
+    scores = classification_scores(*zip(*pairs), classes=classes, marked=marked)
     return _with_signature(scores, f"scikit-learn {version('scikit-learn')}")
 
 
@@ -83,7 +88,10 @@ class ClassSet:
 
 @dataclass(frozen=True)
 class TagSet:
-    """Words of sentences and their labels; of a word that is not in its row nothing is said, which is wrong."""
+    """Words of sentences and their labels; of a word that is not in its row nothing is said, which is wrong.
+
+    F1 is that of all labels but O together, where there is O.
+    """
 
     rows: LabelledRows
     names: tuple[str, ...]
@@ -106,7 +114,8 @@ class TagSet:
             guesses = [NO_LABEL if place == NO_PLACE else int(found[place]) for place in places]
             pairs += zip(guesses, labels, strict=True)
             lines.append(" ".join(NOTHING if guess == NO_LABEL else self.names[guess] for guess in guesses))
-        return _scores(pairs, len(self.names)), lines
+        marked = [place for place, name in enumerate(self.names) if name != OUTSIDE]
+        return _scores(pairs, len(self.names), marked if OUTSIDE in self.names else None), lines
 
 
 @dataclass(frozen=True)

@@ -86,9 +86,9 @@ class ShawPositions(AttentionPositions):
             raise ValueError(f"relative positions are clipped at {self.clip}: give at least 1")
         init = partitioned(nn.initializers.normal(self.head_size**-0.5), None, "kv")
         shape = (2 * self.clip + 1, self.head_size)
-        self.key_table = self.param("key", init, shape)
+        self.key_table = self.param("key_table", init, shape)
         if self.with_values:
-            self.value_table = self.param("value", init, shape)
+            self.value_table = self.param("value_table", init, shape)
 
     @property
     def adds_values(self) -> bool:

@@ -16,6 +16,9 @@ from flaxnmt.translation.lines import refuse_one
 from flaxnmt.translation.shapes import longest_of
 from flaxnmt.typing import Float, Int, Params
 
+BEGINNINGS = "axqz"
+"""Letters that a word may begin with in place of a mask, so that its rest is cut as within a word."""
+
 
 class Guess(NamedTuple):
     """A piece for a mask, how likely it is, and the text with it."""
@@ -63,10 +66,10 @@ class Reader:
         return Offsets(ids, spans)
 
     def _cut(self, part: str, behind_mask: bool) -> Offsets:
-        """The tokens of a part of a text; no space is made up before punctuation that stands behind a mask."""
-        if behind_mask and part and not part[0].isspace() and not part[0].isalnum():
-            ids, spans = self.tokenizer.encode_with_offsets(f"a{part}")
-            # A vocabulary of words has one token for both.
+        """The tokens of a part of a text; no space is made up before what stands right behind a mask."""
+        for letter in BEGINNINGS if behind_mask and part and not part[0].isspace() else ():
+            ids, spans = self.tokenizer.encode_with_offsets(letter + part)
+            # A token may be of both, as in a vocabulary of words.
             own = next((i for i, (first, _) in enumerate(spans) if first == 1), None)
             if own is not None and max((last for _, last in spans[:own]), default=0) <= 1:
                 return Offsets(ids[own:], [(first - 1, last - 1) for first, last in spans[own:]])

@@ -137,15 +137,18 @@ class Context:
     def of_documents(self, batch: int) -> "Context":
         """What holds of each row and key, with those of a document in one line: [B, -1] in place of [B, N, M].
 
-        What is said of pairs of them, `visible` and `bias`, is of sentences and left out.
+        What is `visible` is of the words of a sentence, and left out.
 
         Raises:
-          ValueError: if it is causal, since words would then see those behind them.
+          ValueError: if it is causal, since words would then see those behind them, or has a bias, which is of pairs of
+            words of a sentence.
         """
         if self.causal:
             raise ValueError(
                 "attention over documents is not causal: what it knows of a sentence is of all its words"
             )
+        if self.bias is not None:
+            raise ValueError("attention over documents takes no bias: its pairs are not those of a sentence")
 
         def flat(rows):
             return None if rows is None else rows.reshape(batch, -1)

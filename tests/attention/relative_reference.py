@@ -15,7 +15,7 @@ class Shaw:
     """Shaw et al. 2018, eq. 3 to 5."""
 
     def __init__(self, params, head):
-        self.tables = params["key"], params.get("value", np.zeros_like(params["key"]))
+        self.tables = params["key_table"], params.get("value_table", np.zeros_like(params["key_table"]))
 
     def _row(self, distance):
         clip = len(self.tables[0]) // 2

@@ -267,11 +267,11 @@ def test_positions_by_default_change_nothing():
 def test_without_values_there_is_one_table_and_its_products():
     both, keys = (ShawPositions(K, CLIP, with_values=on) for on in (True, False))
     module = MultiHeadAttention(D, H, positions=keys)
-    assert list(random_params(module)["positions"]) == ["key"]
+    assert list(random_params(module)["positions"]) == ["key_table"]
     params = random_params(make_module("shaw"))
-    params["positions"]["value"] *= 0
+    params["positions"]["value_table"] *= 0
     expected = make_module("shaw").apply({"params": float32(params)}, *float32((X, X)), Context())
-    del params["positions"]["value"]
+    del params["positions"]["value_table"]
     y = module.apply({"params": float32(params)}, *float32((X, X)), Context())
     np.testing.assert_allclose(y, expected, atol=1e-6)
     assert both.flops(D, T, T) == 2 * keys.flops(D, T, T) == 4 * T * D * (2 * CLIP + 1)

@@ -41,6 +41,15 @@ def test_more_classes_have_the_mean_f1_of_all():
     assert classification_scores([0, 1], [0, 1], classes=4, metrics=("f1",)) == {"f1": 50.0}
 
 
+def test_of_marked_classes_all_that_is_found_counts_together():
+    pytest.importorskip("sklearn")
+    labels, said = [0, 0, 0, 1, 1, 2], [0, 1, 0, 1, 0, 1]
+    # One of the three that are marked is found, among three that are said.
+    found = classification_scores(said, labels, marked=(1, 2), metrics=("f1",))
+    assert found["f1"] == pytest.approx(100 / 3)
+    assert classification_scores([0] * 6, labels, marked=(1, 2), metrics=("f1",)) == {"f1": 0.0}
+
+
 def test_nothing_said_is_wrong_and_no_class_of_its_own():
     pytest.importorskip("sklearn")
     labels = [0, 1, 1, 0, 1]

@@ -57,6 +57,18 @@ def test_words_that_were_cut_off_are_wrong(tokenizer, caplog):
     ]
 
 
+def test_words_outside_do_not_count_as_found(tokenizer):
+    pytest.importorskip("sklearn")
+    # By the alphabet O is the second of two labels.
+    data = DataConfig(max_length=16, labels=("NAME", "O"))
+    made = make_set("labels", [TaggedExample(tuple(WORDS), (1,) * 6 + (0,) * 3, 1)], tokenizer, data, "dev")
+    nothing, half = (np.zeros((len(WORDS) + 2, 2)) for _ in range(2))
+    nothing[:, 1] = half[:, 1] = 1
+    half[1 + 6, 0] = 2
+    assert made.scored([nothing])[0]["f1"]["score"] == 0
+    assert made.scored([half])[0]["f1"]["score"] == pytest.approx(100 * 2 / (2 + 2))
+
+
 def test_questions_that_are_cut_are_counted(tokenizer, caplog):
     context = " ".join(WORDS)
     examples = [

@@ -95,6 +95,26 @@ def test_a_piece_within_a_word_goes_on_with_it(masked, kind):
             assert reader._text(text, ids, place, pieces.index(piece)) == f"{expected} ."
 
 
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_letters_right_behind_a_mask_are_within_its_word(masked, kind):
+    reader = make_reader(masked, vocabulary(kind))
+    pieces, mask = reader.tokenizer.pieces, reader.tokenizer.id(MASK)
+
+    def behind(text):
+        found = reader.read(text)
+        place = found.ids.index(mask) + 1
+        # It stands for the first of the letters.
+        assert text[slice(*found.spans[place])].strip()[:1] in text.split(MASK)[1].strip()[0]
+        return pieces[found.ids[place]]
+
+    for rest in ("n", "ese", "en"):
+        within, apart = behind(f"The {MASK}{rest} sees"), behind(f"The {MASK} {rest} sees")
+        if kind == "wordpiece":
+            assert within.startswith("##") and not apart.startswith("##")
+        else:
+            assert not within.startswith("▁") and apart.startswith("▁")
+
+
 def test_guesses_are_pieces_of_text_and_their_probabilities_sum_to_one(masked):
     pieces = masked.vocabularies.source.pieces
     ((guesses,),) = masked.fill_mask([TEXTS[-1]], top=len(pieces))

@@ -20,6 +20,7 @@ from flaxnmt.models.config import (
     DecoderOnlyConfig,
     DocumentConfig,
     EncoderConfig,
+    EncoderOnlyConfig,
     MultiHead,
     Seq2SeqConfig,
 )
@@ -279,6 +280,12 @@ def test_a_configuration_that_is_shipped_is_not_refused(name):
             {"encoder": EncoderConfig(branches=("lstm:2",), combine="gated")},
             "--model.encoder.combine gated: the model has one encoder",
         ),
+        ({"relative_clip": 3}, "--model.relative-clip changes nothing here: give --model.positions shaw"),
+        ({"relative_values": False, "positions": "rotary"}, "--model.relative-values changes nothing"),
+        (
+            {"attention_threshold": 0.5, "attention_weights": "argmax"},
+            "--model.attention-threshold .* give --model.attention-weights threshold",
+        ),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(changes, said):
@@ -289,6 +296,31 @@ def test_options_that_would_change_nothing_are_refused(changes, said):
         check_used(plain)
     gated = dataclasses.replace(PRESETS["tiny"], budget=BudgetConfig(encoder=(1.0, 0.5), blocks=8))
     check_used(plain.replace(model=gated))
+
+
+@pytest.mark.parametrize(
+    "model, data, said",
+    [
+        (DecoderOnlyConfig(task="language", prefix="bidirectional"), {}, "--model.prefix .* no source"),
+        (DecoderOnlyConfig(task="language"), {"paragraphs": True}, "--data.paragraphs .* documents alone"),
+        (
+            EncoderOnlyConfig(head="spans", classes=9),
+            {},
+            "--model.classes .* --model.head classes, or labels",
+        ),
+    ],
+)
+def test_models_of_texts_refuse_what_belongs_to_others(model, data, said):
+    with pytest.raises(ConfigError, match=said):
+        check_used(Config(model=model, data=DataConfig(**data)))
+
+
+def test_what_a_model_uses_is_taken():
+    check_used(Config(model=DecoderOnlyConfig(prefix="bidirectional"), data=DataConfig(paragraphs=True)))
+    check_used(Config(model=EncoderOnlyConfig(head="labels", classes=9)))
+    shaw = {"positions": "shaw", "relative_clip": 3, "relative_values": False}
+    hard = {"attention_weights": "threshold", "attention_threshold": 0.5}
+    check_used(Config(model=dataclasses.replace(PRESETS["tiny"], **shaw, **hard)))
 
 
 @pytest.mark.parametrize("flag", ["decoder-context", "decoder-heads"])

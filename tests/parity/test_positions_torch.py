@@ -110,19 +110,19 @@ def speech_attention(kind, params):
 def test_distances_of_keys_are_those_of_relative_key():
     rng = np.random.default_rng(3)
     params = random_params()
-    params["positions"] = {"key": jnp.asarray(rng.normal(size=(2 * CLIP + 1, K)), jnp.float32)}
+    params["positions"] = {"key_table": jnp.asarray(rng.normal(size=(2 * CLIP + 1, K)), jnp.float32)}
     module = MultiHeadAttention(D, H, positions=ShawPositions(K, CLIP, with_values=False))
     y, (d_params, d_x) = run(module, params, Context())
 
     _, peer, maps = speech_attention("relative_key", params)
     with torch.no_grad():
-        peer.distance_embedding.weight.copy_(tensor(params["positions"]["key"]))
+        peer.distance_embedding.weight.copy_(tensor(params["positions"]["key_table"]))
     x = tensor(X, requires_grad=True)
     theirs, _ = peer(x)
     theirs.backward(tensor(UPSTREAM))
     assert_close(y, theirs)
     assert_close(d_x, x.grad)
-    assert_close(d_params["positions"]["key"], peer.distance_embedding.weight.grad)
+    assert_close(d_params["positions"]["key_table"], peer.distance_embedding.weight.grad)
     assert_close(d_params["query"].reshape(D, D).T, maps["query"].weight.grad)
 
 
@@ -158,7 +158,7 @@ def test_shaw_with_values_is_the_sum_over_pairs_in_torch():
     rng = np.random.default_rng(5)
     params = random_params()
     tables = {n: jnp.asarray(rng.normal(size=(2 * CLIP + 1, K)), jnp.float32) for n in ("key", "value")}
-    params["positions"] = tables
+    params["positions"] = {f"{n}_table": table for n, table in tables.items()}
     module = MultiHeadAttention(D, H, positions=ShawPositions(K, CLIP))
     y, (d_params, d_x) = run(module, params, Context())
 
@@ -174,4 +174,4 @@ def test_shaw_with_values_is_the_sum_over_pairs_in_torch():
     assert_close(y, theirs)
     assert_close(d_x, x.grad)
     for name, table in peer.items():
-        assert_close(d_params["positions"][name], table.grad)
+        assert_close(d_params["positions"][f"{name}_table"], table.grad)

@@ -88,6 +88,7 @@ MATRICES = {
         ("bert_base", {}),
         ("bert_base", {"scan": True}),
         ("masked_tiny", {"positions": "transformer_xl", "scan": True}),
+        ("masked_tiny", {"positions": "shaw"}),
         (
             "encoders_tiny",
             {
