@@ -95,7 +95,8 @@ def _prepare() -> None:
 def run_jobs(command: Sequence[str], jobs: int) -> int:
     """Runs so many copies of a command of Python, each on its share of the cores; their exit code.
 
-    Where one fails the others are stopped, to be continued later. A signal that asks to stop is passed on.
+    What they find is left to whoever started them to print. Where one fails the others are stopped, to be continued later.
+    A signal that asks to stop is passed on.
     """
     running: list[subprocess.Popen] = []
     asked: set[subprocess.Popen] = set()
@@ -110,7 +111,9 @@ def run_jobs(command: Sequence[str], jobs: int) -> int:
     try:
         for share in shares(sorted(host.cores()), jobs):
             # In a session of its own, so that Ctrl-C reaches it once, from here.
-            process = subprocess.Popen([sys.executable, *command], start_new_session=True)
+            process = subprocess.Popen(
+                [sys.executable, *command], start_new_session=True, stdout=subprocess.DEVNULL
+            )
             running.append(process)
             keep_to(process.pid, share)
         codes: list[int] = []

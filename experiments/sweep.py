@@ -94,19 +94,31 @@ def load(name: str) -> Sweep:
 def run(argv: list[str]) -> int:
     """Runs what is left of a sweep; its exit code."""
     name, arguments = parse(argv)
+    if arguments.data is not None:
+        os.environ[DATA] = arguments.data.rstrip("/")
+    again = ("-m", "experiments.sweep", *argv, "--jobs", "1", "--log-files")
+    return complete(load(name), Ledger(arguments.results / f"{name}.jsonl"), arguments, again)
+
+
+def complete(sweep: Sweep, ledger: Ledger, arguments: Arguments, again: Sequence[str]) -> int:
+    """Trains and measures what the ledger does not have yet; an exit code.
+
+    Args:
+      again: arguments of Python for the same with one job, of which several share the trials.
+
+    Raises:
+      ConfigError: for no jobs, and as `check`.
+      RunError: as `check` and `finish`.
+    """
     if arguments.jobs < 1:
         raise ConfigError(f"--jobs {arguments.jobs}: give 1 or more")
     quiet()
-    sweep, ledger = load(name), Ledger(arguments.results / f"{name}.jsonl")
-    if arguments.data is not None:
-        os.environ[DATA] = arguments.data.rstrip("/")
     left = _left(sweep, ledger, arguments)
     if arguments.dry_run:
         return 0
     check(left, sweep, ledger)
     os.environ.setdefault(COMPILATION_CACHE, str(arguments.runs.resolve() / "programs"))
     if left and arguments.jobs > 1:
-        again = ("-m", "experiments.sweep", *argv, "--jobs", "1", "--log-files")
         return run_jobs(again, min(arguments.jobs, len(left)))
     while left:
         for trial in _ready(left, arguments.runs):

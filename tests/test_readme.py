@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tyro
 
-from experiments import sweep
+from experiments import grid, sweep
 from experiments.arguments import parse
 from flaxnmt import cli
 from tpu import launch, plan
@@ -35,6 +35,8 @@ def test_commands_are_understood(command):
     if arguments[:2] == ["-m", "experiments.sweep"]:
         name, parsed = sweep.parse(arguments[2:])
         assert parsed.runs and sweep.load(name).trials
+    elif arguments[:2] == ["-m", "experiments.grid"]:
+        assert len(grid.planned(arguments[2:])[1]) == 6
     elif arguments[:2] == ["-m", "experiments.tables"]:
         assert sweep.load(arguments[2]).tables
     elif arguments[:2] == ["-m", "tpu.plan"]:
