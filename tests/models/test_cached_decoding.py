@@ -68,6 +68,13 @@ def test_distances_behind_gates_are_those_of_the_full_pass(positions):
     np.testing.assert_allclose(stepped_logits(model, params), full_logits(model, params), atol=1e-4)
 
 
+@pytest.mark.parametrize("weights", [pytest.param("threshold", marks=pytest.mark.slow), "argmax"])
+def test_hard_attention_looks_at_the_same_words(weights):
+    model = small_model(attention_weights=weights)
+    params = {"params": float32(random_params(model))}
+    np.testing.assert_allclose(stepped_logits(model, params), full_logits(model, params), atol=5e-5)
+
+
 @pytest.mark.parametrize("positions", ["sinusoidal", pytest.param("transformer_xl", marks=pytest.mark.slow)])
 def test_room_that_is_not_used_changes_nothing(positions):
     model = small_model(positions=positions)
