@@ -92,7 +92,7 @@ def of_lines(run: Run, source: Sequence[str], target: Sequence[str], samples: in
     began = time.perf_counter()
     run.translate(list(source))
     seconds = time.perf_counter() - began
-    found = evaluate(outputs, list(target))
+    found = evaluate(outputs, list(target), metrics=("bleu", "chrf"))
     intervals = [row["step_seconds"] for row in run.metrics if row["kind"] == "train"]
     # A finished run that was only opened again says so once more, and needed less.
     peak = max(row["peak_memory"] for row in run.metrics if row.get("event") == "finished")

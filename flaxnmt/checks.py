@@ -170,6 +170,16 @@ def _uses(config: Config) -> dict[str, tuple[bool, str]]:
         ),
         "data.paragraphs": (translates, "texts have documents alone; train a model of translation"),
     }
+    if isinstance(model, EncodingConfig):
+        kinds = {kind for branch in model.encoder_branches for kind in branch}
+        for name, kind in (
+            *((f"expansion.{name}", "static_expansion") for name in ("vectors", "enrichment", "by_length")),
+            ("convolution", "convs2s"),
+        ):
+            uses[f"model.encoder.{name}"] = (
+                kind in kinds,
+                f"give a branch of {kind} to --model.encoder.branches",
+            )
     if isinstance(model, DecoderOnlyConfig):
         uses["model.prefix"] = (translates, "texts have no source; give --model.task translation")
     if isinstance(model, EncoderOnlyConfig):

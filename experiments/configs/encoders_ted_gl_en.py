@@ -13,8 +13,11 @@ import dataclasses
 from experiments.configs.encoders_iwslt15_en_vi import config as en_vi
 from flaxnmt.models.config import PRESETS
 
+SMALL = PRESETS["small"]
+
 config = en_vi.replace(
-    model=PRESETS["small"],
+    # As many layers as Base has beside others.
+    model=dataclasses.replace(SMALL, encoder=dataclasses.replace(SMALL.encoder, layers=6)),
     data=dataclasses.replace(
         en_vi.data, tokenizer=dataclasses.replace(en_vi.data.tokenizer, vocab_size=4000)
     ),

@@ -1,8 +1,8 @@
 """Heterogeneous encoders (Hu et al. 2023) at a size that two CPU cores bear: d 128, 4 heads, ffn 256, 2 decoder layers.
 
 Encoders have the paper's numbers of layers; any of them, side by side, by --model.encoder.branches, such as
-`attention:6 static_expansion:12`, or by the paper's names, such as `dual`. The paper's recipe but for its 4000 updates of
-warm-up, which a training of minutes does not reach.
+`attention:6 static_expansion:12`, or by the paper's names, such as `dual`. Of the paper's recipe it differs where a training
+of minutes needs it: updates in place of epochs, a rate that is warmed up sooner, and dropout between blocks alone.
 
 Command: python -m experiments.train encoders_tiny --model.encoder.branches dual --run runs/dual --train train.en train.de
          --dev dev.en dev.de --test test.en test.de

@@ -50,7 +50,7 @@ class EncoderConfig:
     branches: tuple[str, ...] = ()
     """Encoders side by side (Hu et al. 2023), each by its layers: `attention:6`, or `lstm:1+attention:5` for layers of
     several kinds. Kinds: attention, lstm, convs2s, fnet, static_expansion, and those of --model.document.layers. Or the
-    paper's `dual`, `triple`, `quadruple`, `quintuple`. None: one encoder of `layers`."""
+    paper's `base`, `dual`, `triple`, `quadruple`, `quintuple`. None: one encoder of `layers`."""
     combine: Literal["sum", "weighted", "gated"] = "sum"
     """Outputs of branches are added, with a learned weight for each, or with a gate for each token."""
     convolution: int = 3

@@ -336,7 +336,7 @@ def test_trials_differ_from_their_baseline_in_what_is_compared(name, tmp_path, m
 
 @pytest.mark.parametrize("name", slow_but(["documents"], sweep.names()))
 def test_trials_are_trainings_that_nothing_refuses(name, tmp_path):
-    for trial in sweep.load(name).trials:
+    for trial in sweep.load(name).all([]):
         # Corpora are looked for when a sweep begins.
         config = parse([word.replace("$", "") for word in trial.command(tmp_path)]).resolved()
         check_limits(config.training)

@@ -96,6 +96,29 @@ def test_the_best_sum_goes_to_the_other_corpora_once_every_seed_has_all_of_them(
     assert followed(scores)[1] == dict.fromkeys(sweep_of_encoders.OTHERS, [expansion, lstm])
 
 
+def test_a_sweep_that_goes_on_behind_its_pairs_has_every_baseline_first():
+    loaded = sweep_of_encoders.sweep
+    found = [
+        {"key": trial.key, "name": trial.name, "seed": trial.seed, "dev_bleu": 20.0 + place}
+        | dict(trial.settings)
+        for place, trial in enumerate(loaded.trials)
+    ]
+    there = {trial.directory for trial in loaded.trials}
+    left = [trial for trial in loaded.all(found) if trial.directory not in there]
+    # What follows from the pairs is among them.
+    assert len(left) >= len({trial.directory for trial in loaded.later} - there) + 4
+    for trial in left:
+        assert trial.baseline is None or trial.baseline in there, trial.directory
+        there.add(trial.directory)
+
+
+def test_other_ways_to_combine_are_compared_with_the_sum():
+    found = {trial.name: trial.against for trial in sweep_of_encoders.sweep.all([])}
+    base, dual = map(sweep_of_encoders.trial_name, sweep_of_encoders.GROWN[:2])
+    assert found[base] is None and found[dual] == found[f"{base}-budgets"] == base
+    assert found[f"{dual}-weighted"] == found[f"{dual}-gated"] == found[f"{dual}-budgets"] == dual
+
+
 def test_synergies_of_the_sweep_are_written_in_both_readings():
     (shown,) = (table for table in sweep_of_encoders.sweep.tables if "Synergy" in table.title)
     base, expansion, *others = sweep_of_encoders.PAPER

@@ -21,6 +21,7 @@ from flaxnmt.models.config import (
     DocumentConfig,
     EncoderConfig,
     EncoderOnlyConfig,
+    ExpansionConfig,
     MultiHead,
     Seq2SeqConfig,
 )
@@ -280,6 +281,14 @@ def test_a_configuration_that_is_shipped_is_not_refused(name):
             {"encoder": EncoderConfig(branches=("lstm:2",), combine="gated")},
             "--model.encoder.combine gated: the model has one encoder",
         ),
+        (
+            {"encoder": EncoderConfig(branches=("lstm:2",), expansion=ExpansionConfig(by_length=True))},
+            "--model.encoder.expansion.by-length .* a branch of static_expansion",
+        ),
+        (
+            {"encoder": EncoderConfig(convolution=5)},
+            "--model.encoder.convolution .* a branch of convs2s",
+        ),
         ({"relative_clip": 3}, "--model.relative-clip changes nothing here: give --model.positions shaw"),
         ({"relative_values": False, "positions": "rotary"}, "--model.relative-values changes nothing"),
         (
@@ -318,6 +327,10 @@ def test_models_of_texts_refuse_what_belongs_to_others(model, data, said):
 def test_what_a_model_uses_is_taken():
     check_used(Config(model=DecoderOnlyConfig(prefix="bidirectional"), data=DataConfig(paragraphs=True)))
     check_used(Config(model=EncoderOnlyConfig(head="labels", classes=9)))
+    branches = EncoderConfig(
+        branches=("static_expansion:1+convs2s:1",), convolution=5, expansion=ExpansionConfig(by_length=True)
+    )
+    check_used(Config(model=dataclasses.replace(PRESETS["tiny"], encoder=branches)))
     shaw = {"positions": "shaw", "relative_clip": 3, "relative_values": False}
     hard = {"attention_weights": "threshold", "attention_threshold": 0.5}
     check_used(Config(model=dataclasses.replace(PRESETS["tiny"], **shaw, **hard)))

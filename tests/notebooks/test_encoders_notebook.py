@@ -1,6 +1,8 @@
 """The notebook on encoders, executed in a process of its own on the ledger of a sweep of tiny runs."""
 
 import dataclasses
+import gzip
+import os
 import re
 import shlex
 from base64 import b64decode
@@ -19,11 +21,11 @@ from matplotlib.image import imread
 from tiny_runs import TINY, sentences, write_corpus
 
 from experiments import process, sweep, train
-from experiments.measures import of_lines
+from experiments.data import DATA
 from experiments.plots import encoders as plots
 from experiments.sweeps import encoders
 from experiments.synergy import synergy_matrix
-from flaxnmt import open_run, open_sweep
+from flaxnmt import open_sweep
 
 # A sweep is really trained for it.
 pytestmark = pytest.mark.slow
@@ -35,7 +37,7 @@ ONE, DUAL, TWICE = map(encoders.trial_name, [(BASE,), (BASE, EXPANSION), (BASE, 
 TRIALS = {(ONE, 1), (ONE, 2), (DUAL, 1), (DUAL, 2), (TWICE, 1)}
 LENGTH = (
     "--max-steps 60 --training.evaluate-every 60 --training.log-every 20 --training.metric loss "
-    "--training.evaluate-translations 0 --data.test"
+    "--training.evaluate-translations 2 --data.test"
 ).split()
 LINES = sentences(8, seed=3)
 
@@ -53,12 +55,14 @@ def run_sweep(folder: Path) -> None:
             options = *TINY[1:], *corpus, *branches, *LENGTH
             trials.append(dataclasses.replace(trial, config=TINY[0], options=options))
 
-    def measure(run: Path, trial: sweep.Trial) -> dict:
-        row = of_lines(open_run(run), LINES, LINES, samples=10)
-        # As good on the development set, which the sweep chooses by.
-        return row | {encoders.CHOICE: row["bleu"]}
-
-    sweep.load = lambda name: sweep.Sweep(tuple(trials), measure)
+    # What is measured lies where the corpus does.
+    for split in ("dev", "test"):
+        for side in ("en", "de"):
+            path = folder / "multi30k_en_de" / f"{split}.{side}.gz"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(gzip.compress("\n".join(LINES).encode()))
+    os.environ[DATA] = str(folder)
+    sweep.load = lambda name: sweep.Sweep(tuple(trials), encoders.measure)
     # A process for each, with its own measurement of the machine, would be most of the time.
     process.measure_matmul_peak = cache(process.measure_matmul_peak)
     sweep.train = lambda trial, runs, log_file: train.main(trial.command(runs))
@@ -110,6 +114,14 @@ def closing():
     plt.close("all")
 
 
+def test_choices_are_made_by_the_development_set_whose_curve_is_kept(ledger):
+    for row in open_sweep(ledger).rows():
+        # The same lines are both sets here.
+        assert row[encoders.CHOICE] == pytest.approx(row["bleu"])
+        ((step, loss, _),) = row["curve"]
+        assert step == row["best_step"] == row["best_step_bleu"] == 60 and loss > 0
+
+
 def left_out(outputs):
     """Of each line that says so, the trials that its command makes."""
     lines = [text for kind, text in outputs if kind == "text/markdown" and text.startswith("Left out")]
@@ -142,9 +154,10 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger, table):
     assert (corpus, pairs, trials, seeds, updates) == ("multi30k_en_de", "600", "3", "2", "60")
     assert "version:" in signature
     costs = [[cell.strip() for cell in line.strip("|").split("|")] for line in costs.splitlines()[2:]]
-    assert [cells[:2] for cells in costs] == [[BASE, "2"], [f"{BASE} {EXPANSION}", "2"]]
+    device = "1 x cpu"
+    assert [cells[:3] for cells in costs] == [[device, BASE, "2"], [device, f"{BASE} {EXPANSION}", "2"]]
     flops = table.groupby("name")["gflops"].mean()
-    assert [cells[3] for cells in costs] == [f"{flops[name]:.3f} ± 0.000" for name in (ONE, DUAL)]
+    assert [cells[4] for cells in costs] == [f"{flops[name]:.3f} ± 0.000" for name in (ONE, DUAL)]
     synergy, scaling, sizes, depth, costs = left_out(outputs)
     assert synergy == [name for name in plots.SYNERGY if name not in (ONE, DUAL)] and TWICE in synergy
     # The pairs decide what the measured order is.
