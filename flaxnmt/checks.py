@@ -97,10 +97,9 @@ def check_ranges(config: Config) -> None:
                 f"--training.budget.{flag} {update}: give more than --training.budget.begin, here {noise.begin}"
             )
     end = config.training.max_steps
-    if config.model.budgets and None not in (noise.decide_from, end) and noise.decide_from >= end:
-        raise ConfigError(
-            f"--training.budget.decide-from {noise.decide_from}: give less than --max-steps, here {end}"
-        )
+    for flag, update in (("fall-steps", noise.fall_steps), ("decide-from", noise.decide_from)):
+        if config.model.budgets and None not in (update, end) and update >= end:
+            raise ConfigError(f"--training.budget.{flag} {update}: give less than --max-steps, here {end}")
     coverage = config.data.tokenizer.character_coverage
     if not 0 < coverage <= 1:
         raise ConfigError(f"--data.tokenizer.character-coverage {coverage}: a share above 0 and up to 1")

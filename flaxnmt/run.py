@@ -176,7 +176,7 @@ class Run:
             raise ConfigError(
                 f"{self.name} is {kind}: texts are read by an encoder alone, or a decoder alone"
             )
-        parts = self.model, self._placed, self.vocabularies.source
+        parts = self.model, self._placed, self.vocabularies.source, self.config.decoding.skip
         return (CausalReader if isinstance(model, DecoderOnlyConfig) else Reader)(*parts)
 
     @cached_property
@@ -185,7 +185,9 @@ class Run:
         path = local_run(self.name, LABELS) / LABELS
         labels = tuple(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else ()
         data = dataclasses.replace(self.config.data, labels=labels)
-        return LabelledReader(self.model, self._placed, self.vocabularies.source, data)
+        return LabelledReader(
+            self.model, self._placed, self.vocabularies.source, data, self.config.decoding.skip
+        )
 
     @property
     def _encoder(self) -> Reader:

@@ -40,9 +40,7 @@ def find_budget(budgets: Sequence[Budget], wanted: float | Sequence[float] | Non
       ConfigError: if the model was not trained for it, with those it was trained for.
     """
     if not budgets:
-        raise ConfigError(
-            "this model has no budgets: leave --budget out, or train with --model.budget.encoder"
-        )
+        raise ConfigError("this model has no budgets: leave --budget out, or train with --model.budget")
     if wanted is None:
         return full_budget(budgets)
     parts = len(budgets[0])
@@ -52,9 +50,8 @@ def find_budget(budgets: Sequence[Budget], wanted: float | Sequence[float] | Non
             return place
     known = " ".join(",".join(f"{level:g}" for level in budget) for budget in budgets)
     text = ",".join(f"{number:g}" for number in numbers)
-    raise ConfigError(
-        f"the model was not trained for the budget {text}; its budgets (encoder,decoder) are {known}"
-    )
+    order = " (encoder,decoder)" * (parts > 1)
+    raise ConfigError(f"the model was not trained for the budget {text}; its budgets{order} are {known}")
 
 
 def parse_budget(text: str) -> float | tuple[float, ...]:

@@ -27,11 +27,11 @@ class CausalReader:
       last: the symbol behind a text.
     """
 
-    def __init__(self, model: DecoderOnly, params: Params, tokenizer: Tokenizer):
+    def __init__(self, model: DecoderOnly, params: Params, tokenizer: Tokenizer, skip: bool = True):
         self.model, self.params, self.tokenizer = model, params, tokenizer
         self._of_texts = model.config.task == "language"
         self.last = EOS if self._of_texts else BOS
-        every = partial(model.apply, skip=bool(model.config.budgets), method="layers")
+        every = partial(model.apply, skip=skip and bool(model.config.budgets), method="layers")
         layers = every if self._of_texts else partial(self._source_layers, every)
         self._layers = partial(jax.jit(layers), {"params": params})
 
@@ -54,7 +54,7 @@ class CausalReader:
     ) -> list[Contextual]:
         """Embeddings of every token of each text in every layer, given those before it.
 
-        What the gates of a model decide against at a budget, its largest if None, is not computed.
+        What the gates of a model decide against at a budget, its largest if None, is not computed, or multiplied by zero.
 
         Raises:
           ConfigError: for a budget for which the model was not trained.

@@ -29,7 +29,7 @@ class LabelledReader:
 
     Texts are read as the evaluation of the run reads them: cut at the length of its rows, with a warning, contexts of
     questions in windows. A `budget` is one of those of the model, the largest if None; what its gates decide against is
-    not computed.
+    not computed, or, without `skip`, multiplied by zero.
 
     Attributes:
       model: the module.
@@ -39,10 +39,12 @@ class LabelledReader:
       longest: tokens of a row.
     """
 
-    def __init__(self, model: EncoderOnly, params: Params, tokenizer: Tokenizer, data: DataConfig):
+    def __init__(
+        self, model: EncoderOnly, params: Params, tokenizer: Tokenizer, data: DataConfig, skip: bool = True
+    ):
         self.model, self.params, self.tokenizer, self.data = model, params, tokenizer, data
         self.longest = min(data.max_length, longest_of(model.config))
-        self._logits = partial(jax.jit(partial(_logits, model)), params)
+        self._logits = partial(jax.jit(partial(_logits, model, skip)), params)
 
     def classify(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None, budget: float | None = None
@@ -147,11 +149,11 @@ class LabelledReader:
         return batches.restore(found)
 
 
-def _logits(model: EncoderOnly, params: Params, tokens, segments, budget) -> Float[Array, "..."]:
+def _logits(model: EncoderOnly, skip: bool, params: Params, tokens, segments, budget) -> Float[Array, "..."]:
     """Logits of padded rows, without what gates decide against."""
 
     def logits(model):
-        options = {"deterministic": True, "budget": budget, "skip": bool(model.config.budgets)}
+        options = {"deterministic": True, "budget": budget, "skip": skip and bool(model.config.budgets)}
         return labelled_logits(model, tokens, segments, **options)[0]
 
     return model.apply({"params": params}, method=logits)

@@ -31,7 +31,8 @@ class Guess(NamedTuple):
 class Reader:
     """An encoder alone with its parameters and vocabulary; texts longer than `longest` are cut, with a warning.
 
-    A `budget` is one of those of the model, the largest if None; what its gates decide against is not computed.
+    A `budget` is one of those of the model, the largest if None; what its gates decide against is not computed, or, without
+    `skip`, multiplied by zero.
 
     Attributes:
       model: the module.
@@ -41,11 +42,14 @@ class Reader:
       last: the symbol behind a text.
     """
 
-    def __init__(self, model: EncoderOnly, params: Params, tokenizer: Tokenizer):
+    def __init__(self, model: EncoderOnly, params: Params, tokenizer: Tokenizer, skip: bool = True):
         self.model, self.params, self.tokenizer = model, params, tokenizer
         self.longest, self.last, variables = longest_of(model.config), tokenizer.id(SEP), {"params": params}
         self._logits, self._encode, self._layers = (
-            partial(jax.jit(partial(model.apply, skip=bool(model.config.budgets), method=method)), variables)
+            partial(
+                jax.jit(partial(model.apply, skip=skip and bool(model.config.budgets), method=method)),
+                variables,
+            )
             for method in (None, "encode", "layers")
         )
 

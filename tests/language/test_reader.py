@@ -12,6 +12,7 @@ from small_models import small_encoder
 from flaxnmt.data.tokenizers import CLS, MASK, SEP
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.gates.block import GatedBlock
+from flaxnmt.language.reader import Reader
 from flaxnmt.models.config import BudgetConfig, EncoderConfig, MultiHead
 
 TEXTS = ["The dog sees the cat.", "", "Perhaps the old dog.", f"The {MASK} sees the cat."]
@@ -263,6 +264,10 @@ def test_a_budget_is_kept_to_and_what_gates_decide_against_is_left_out(tmp_path,
         float(np.exp(logits.max()) / np.exp(logits).sum()), rel=1e-4
     )
     assert skips and all(skips)
+    skips.clear()
+    masking = Reader(run.model, run.reader.params, run.vocabularies.source, skip=False)
+    np.testing.assert_allclose(masking.embed([text], budget=0.5)[0], hidden.mean(0), **CLOSE)
+    assert skips and not any(skips)
 
 
 def test_a_budget_that_there_is_not_is_one_line(masked):

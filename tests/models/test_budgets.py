@@ -361,15 +361,15 @@ def test_what_does_not_go_together_is_refused():
     translation_objective(small_model(budget=BOTH), 0.1, budget=constant)
 
 
-def test_decisions_after_the_end_are_refused():
+@pytest.mark.parametrize("name", ["decide_from", "fall_steps"])
+def test_what_begins_after_the_end_is_refused(name):
     def config(max_steps):
-        budget = BudgetLossConfig(decide_from=100)
+        budget = BudgetLossConfig(**{name: 100})
         training = TrainingConfig(max_steps=max_steps, budget=budget)
         return Config(model=dataclasses.replace(CONFIG, budget=BOTH), training=training)
 
-    with pytest.raises(
-        ConfigError, match="--training.budget.decide-from 100: give less than --max-steps, here 100"
-    ):
+    flag = f"--training.budget.{name.replace('_', '-')}"
+    with pytest.raises(ConfigError, match=f"{flag} 100: give less than --max-steps, here 100"):
         check_ranges(config(100))
     check_ranges(config(101))
 
