@@ -266,6 +266,40 @@ def test_budgets_come_down_to_their_levels_in_a_line(made):
         np.testing.assert_allclose(sums["encoder_over_budget"], expected, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"normaliser": "total"}, {"two_sided": False}, {"per_sequence": True}]
+)
+def test_the_loss_is_that_of_the_options(made, options):
+    model, _ = made
+    drawn = jnp.asarray([0, 1, 2, 3, 3, 1])
+    used, full = jnp.asarray([4.0, 1.0, 3.0, 1.0, 3.5, 2.0]), jnp.full(6, 4.0)
+    reports = [Aux(used=used, full=full), Aux(used=used[::-1], full=full)]
+    found = BudgetLoss(model, BudgetLossConfig(noise_steps=7, **options)).sums(drawn, 3, *reports)
+    expected = sum(
+        budget_loss(
+            aux.used,
+            aux.full,
+            jnp.asarray([budget[part] for budget in model.config.budgets]),
+            drawn,
+            **options,
+        )
+        for part, aux in enumerate(reports)
+    )
+    np.testing.assert_allclose(found["budget_loss"], expected, rtol=1e-6)
+    plain = BudgetLoss(model, BudgetLossConfig(noise_steps=7)).sums(drawn, 3, *reports)
+    # Each option makes another loss of this use.
+    assert not options or abs(float(plain["budget_loss"] - found["budget_loss"])) > 1e-3
+
+
+def test_half_of_the_sequences_may_be_full_on_both_sides_at_once(made):
+    model, _ = made
+    both = model.config.budgets.index((1.0, 1.0))
+    for joint, share in ((False, 1 / 4), (True, 1 / 2 + 1 / 8)):
+        gated = BudgetLoss(model, BudgetLossConfig(noise_steps=7, joint=joint))
+        found = np.asarray(gated.draw(jax.random.key(3), 4096, 3)) == both
+        assert found.mean() == pytest.approx(share, abs=0.03)
+
+
 @pytest.mark.slow
 def test_one_side_may_be_gated_alone():
     model = small_model(budget=BudgetConfig(decoder=LEVELS))
