@@ -69,6 +69,13 @@ def parse_budget(text: str) -> float | tuple[float, ...]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
+def by_level(budgets: Sequence[Budget], part: int) -> tuple[list[int], list[int]]:
+    """(for each level of a part the first budget with it, for each budget the place of its level among these)."""
+    levels = [budget[part] for budget in budgets]
+    known = list(dict.fromkeys(levels))
+    return [levels.index(level) for level in known], [known.index(level) for level in levels]
+
+
 def draw_budgets(
     key: PRNGKeyArray, rows: int, levels: Sequence[Sequence[float]], *, joint: bool = False
 ) -> Int[Array, " B"]:
@@ -104,9 +111,11 @@ def budget_loss(
     """How far the computation of a batch is from its budgets (eq. 5-8), the mean over the P budgets.
 
     For the sequences of budget k, with sums over them: |used - p_k full| / (p_k full), or |used / full - p_k| with
-    normaliser `total`, which is p_k times as much. A mean in place of the sum of eq. 8, so that the weight of the loss
-    does not depend on how many budgets there are; a budget without a sequence contributes 0 to it, and still counts:
-    where a batch has fewer sequences than there are budgets, the loss weighs less.
+    normaliser `total`, which is p_k times as much. Of the whole, p_k = 1, more is not too much: gates that are all
+    open use it up, and what control networks cost beside that is not to be saved by closing some. A mean in place of
+    the sum of eq. 8, so that the weight of the loss does not depend on how many budgets there are; a budget without a
+    sequence contributes 0 to it, and still counts: where a batch has fewer sequences than there are budgets, the loss
+    weighs less.
 
     Args:
       used: FLOPs that each sequence uses, in expectation.
@@ -134,4 +143,5 @@ def _distance(used, full, fraction, normaliser: Normaliser, two_sided: bool):
     unit = plan if normaliser == "budget" else full
     # Where nothing could be used, no division takes part, in the gradient neither.
     over = jnp.where(full > 0, used - plan, 0.0) / jnp.where(full > 0, unit, 1.0)
+    over = jnp.where((fraction < 1) | (over < 0), over, 0.0)
     return jnp.abs(over) if two_sided else jax.nn.relu(over)

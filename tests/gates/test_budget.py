@@ -52,6 +52,19 @@ def test_budgets_are_compared_with_their_own_sequences_and_the_mean_counts():
 
 
 @pytest.mark.parametrize("per_sequence", [False, True])
+@pytest.mark.parametrize("used, expected", [(0.5, 0.5), (1.0, 0.0), (1.03, 0.0)])
+def test_nothing_is_too_much_for_the_whole(used, expected, per_sequence):
+    def loss(used):
+        whole = jnp.ones(1), jnp.zeros(2, jnp.int32)
+        return budget_loss(used, jnp.ones(2), *whole, per_sequence=per_sequence)
+
+    given = jnp.full(2, used)
+    assert float(loss(given)) == pytest.approx(expected)
+    # Nothing closes a gate.
+    assert (jax.grad(loss)(given) <= 0).all()
+
+
+@pytest.mark.parametrize("per_sequence", [False, True])
 def test_rows_without_tokens_and_budgets_without_rows_have_finite_gradients(per_sequence):
     fractions = jnp.asarray([0.5, 1.0])
 
