@@ -144,10 +144,10 @@ def check_used(config: Config) -> None:
         _refuse("training.budget", BudgetLossConfig(), config.training.budget, hint)
     if config.data.answered and getattr(model, "head", None) != "spans":
         raise ConfigError("--data.answered: no questions are read: give --model.head spans, or leave it out")
-    for name, (asked, use) in _uses(config).items():
-        if flatten(config)[name] != flatten(type(config)(model=type(model)()))[name] and not asked:
-            flag = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{flag} changes nothing here: {use}, or leave it out")
+    given, defaults = flatten(config), flatten(Config(model=type(model)()))
+    for name, (used, hint) in _uses(config).items():
+        if given[name] != defaults[name] and not used:
+            raise ConfigError(f"--{name.replace('_', '-')} changes nothing here: {hint}, or leave it out")
     combine = model.encoder.combine if isinstance(model, EncodingConfig) else "sum"
     if combine != "sum" and len(model.encoder_branches) == 1:
         raise ConfigError(
