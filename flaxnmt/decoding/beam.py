@@ -93,7 +93,8 @@ def beam_search(
     def advance(state):
         position, live, finished, cache = state
         rules = limits.at(position)
-        logits, cache = step(cache, live.last, position)
+        alive = live.log_probs > -jnp.inf
+        logits, cache = step(cache, jnp.where(alive, live.last, pad), position)
         top = top_continuations(logits, live.log_probs, beam_size, suppress)
 
         # Inside its prefix a row continues every hypothesis with the same token: the beams keep their order.

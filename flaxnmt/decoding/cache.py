@@ -25,8 +25,9 @@ class DecodeCache(NamedTuple):
 Step = Callable[[DecodeCache, Array, Array], tuple[Array, DecodeCache]]
 """(cache, tokens Int[B, K], position Int[]) -> (logits Float[B, K, V] in float32, cache).
 
-`tokens` are those before `position` (bos at position 0); the logits are for the token at `position`. The
-step returns a cache of the same structure, shapes and types. Every row needs one finite logit."""
+`tokens` are those before `position` (bos at position 0); the logits are for the token at `position`. A hypothesis that
+is dead or has ended has pad there: its logits are not read, and a model with gates closes them for it. The step returns a
+cache of the same structure, shapes and types. Every row needs one finite logit."""
 
 
 def reorder(cache: DecodeCache, parents: Int[Array, "B K"]) -> DecodeCache:

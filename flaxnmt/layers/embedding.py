@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxnmt.layers.active import on_active
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned
 from flaxnmt.sharding import constrain
-from flaxnmt.typing import Array, Float, Int
+from flaxnmt.typing import Array, Bool, Float, Int
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -84,11 +85,14 @@ class TokenTable(nn.Module):
         rows = look_up(self.table, ids, self.dtype, self.axis)
         return rows * self.d_model**0.5 if self.scaled else rows
 
-    def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """x E^T in float32."""
+    def logits(
+        self, x: Float[Array, "*B D"], active: Bool[Array, "*B"] | None = None
+    ) -> Float[Array, "*B V"]:
+        """x E^T in float32; zeros where a row is not `active`."""
         # Whole rows here too: of rows cut over the devices of the batch a compiler would add up partial logits.
         table = whole_rows(self.table.astype(self.dtype), self.axis)
-        y = jnp.einsum("...d,vd->...v", x.astype(self.dtype), table, preferred_element_type=jnp.float32)
+        product = partial(jnp.einsum, "...d,vd->...v", preferred_element_type=jnp.float32)
+        y = on_active(lambda rows: product(rows, table), x.astype(self.dtype), active)
         return constrain(y, "batch", ..., "length", "vocab")
 
 

@@ -187,9 +187,11 @@ class DecoderOnly(nn.Module):
         visible = self._visible(places, places, columns)
         return self.decoder.outputs(x, _context(present, places, visible, skip=skip))
 
-    def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
-        """Scores of the next symbol, float32."""
-        return self.table.logits(hidden)
+    def logits(
+        self, hidden: Float[Array, "... D"], active: Bool[Array, "..."] | None = None
+    ) -> Float[Array, "... V"]:
+        """Scores of the next symbol, float32; zeros where a row is not `active`."""
+        return self.table.logits(hidden, active)
 
     def output_weights(self) -> Float[Array, "V D"]:
         """The table whose products with outputs are the logits."""
@@ -256,6 +258,7 @@ class DecoderOnly(nn.Module):
         past = jnp.broadcast_to(source[:, None], (*tokens.shape, width))
         visible = jnp.concatenate([past, slots], axis=-1) & self._visible(own, keys)
         context = Context(
+            query_mask=tokens != PAD,
             query_positions=jnp.broadcast_to(own, tokens.shape),
             key_positions=keys,
             span=width + slots.shape[-1] // beams,
@@ -269,4 +272,5 @@ class DecoderOnly(nn.Module):
 
         x = self.embedding(tokens, own, True, marks)
         hidden, caches = self.decoder.step(x, caches, context, write)
-        return self.logits(hidden), DecodeCache(ancestors, (caches, source, marks))
+        alive = tokens != PAD if skip and self.config.budgets else None
+        return self.logits(hidden, alive), DecodeCache(ancestors, (caches, source, marks))

@@ -166,9 +166,11 @@ class Seq2Seq(nn.Module):
         x = self.target_embedding(shift_right(target), positions, deterministic, encoded.marks)
         return self.decoder(x, encoded.memory, own, both.replace(key_mask=encoded.mask))
 
-    def logits(self, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
-        """Scores of the next symbol, float32."""
-        return self.output_table.logits(hidden)
+    def logits(
+        self, hidden: Float[Array, "... D"], active: Bool[Array, "..."] | None = None
+    ) -> Float[Array, "... V"]:
+        """Scores of the next symbol, float32; zeros where a row is not `active`."""
+        return self.output_table.logits(hidden, active)
 
     def __call__(
         self,
@@ -275,7 +277,9 @@ class Seq2Seq(nn.Module):
         ancestors = extend_ancestors(cache.per_beam, position)
         visible = visible_slots(ancestors, position)
         length = ancestors.shape[-1]
+        ids = tokens.reshape(*batch, beams)
         target = Context(
+            query_mask=ids != PAD,
             visible=visible.reshape(*batch, *visible.shape[1:]),
             query_positions=jnp.full((1, beams), position),
             key_positions=jnp.arange(length * beams)[None] // beams,
@@ -287,9 +291,9 @@ class Seq2Seq(nn.Module):
             put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=position * beams, axis=-2)
             return jax.tree.map(put, cached, new)
 
-        ids = tokens.reshape(*batch, beams)
         x = self.target_embedding(ids, jnp.full((1, 1), position), True, marks)
-        source = Context(key_mask=mask, skip=skip)
+        source = Context(query_mask=target.query_mask, key_mask=mask, skip=skip)
         hidden, own = self.decoder.step(x, own, shared, target, source, write)
-        logits = self.logits(hidden.reshape(rows, beams, -1))
+        alive = tokens != PAD if skip and self.config.budgets else None
+        logits = self.logits(hidden.reshape(rows, beams, -1), alive)
         return logits, DecodeCache(ancestors, (own, shared, mask, marks))

@@ -159,6 +159,22 @@ def test_search_stops_where_nothing_can_win_and_not_before(alpha, steps_run):
     assert sorted(seen) == list(range(steps_run))
 
 
+def test_hypotheses_that_are_dead_are_padding_to_the_model():
+    seen = {}
+    toy = Toy(1)
+
+    def step(cache, tokens, position):
+        jax.debug.callback(lambda t, ids: seen.update({int(t): np.asarray(ids)}), position, tokens)
+        return toy.step(cache, tokens, position)
+
+    beam_search(step, toy.cache(toy.rows(3), 4), jnp.array([0, 2, 9]), max_length=9, beam_size=4)
+    jax.effects_barrier()
+    assert seen[0].tolist() == [[PAD] * 4, [BOS, PAD, PAD, PAD], [BOS, PAD, PAD, PAD]]
+    assert (seen[1][1:] != PAD).all()
+    # The second row has ended, and the third goes on.
+    assert (seen[2][:2] == PAD).all() and (seen[2][2] != PAD).any()
+
+
 def test_rows_do_not_depend_on_their_batch():
     toy = Toy(7, vocab=40, size=8)
     rows = toy.rows(64)

@@ -51,6 +51,10 @@ def test_every_budget_translates_every_line_and_says_what_it_used(run, tmp_path,
     assert shares.shape == (len(LINES), 2) and (shares > 0).all() and (shares < 1.5).all()
     scores = run.score(LINES, found, budget=budget)
     np.testing.assert_allclose(shares, [score.use for score in scores], atol=1e-4)
+    kept = tmp_path / "scores"
+    command = ["score", "--run", str(run.directory), "--source", str(source), "--target", str(output)]
+    assert main([*command, "--budget", text, "--output", str(kept)]) == 0
+    np.testing.assert_allclose(np.loadtxt(kept), [score.log_prob for score in scores], atol=1e-3)
     # Its own translations are the reference.
     command = [
         "evaluate",

@@ -15,6 +15,7 @@ from small_models import (
     parameter_shapes,
     random_ids,
     random_params,
+    small_decoder,
     small_encoder,
     small_model,
 )
@@ -36,7 +37,7 @@ from flaxnmt.models.config import (
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.sharding import make_mesh, tree_shardings, unbox
-from flaxnmt.symbols import BOS
+from flaxnmt.symbols import BOS, PAD
 from flaxnmt.training.integrity import named_leaves
 from flaxnmt.training.objective import BudgetLoss, translation_objective
 
@@ -105,6 +106,26 @@ def test_steps_over_a_cache_decide_as_the_full_pass_does(made):
     np.testing.assert_allclose(
         jnp.stack(steps, axis=2), full.reshape(*hypotheses.shape, VOCAB), rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("family", ["two stacks", "one sequence"])
+def test_a_dead_hypothesis_goes_through_no_layer(made, family):
+    model, _ = made
+    if family == "one sequence":
+        model = small_decoder(budget=BudgetConfig(decoder=LEVELS), positions="rotary")
+    variables = {"params": float32(gates_reference.set_gates(random_params(model), 1.0))}
+
+    @partial(jax.jit, static_argnames="skip")
+    def logits(tokens, skip):
+        cache = model.apply(variables, SOURCE, BEAMS, LENGTH, method="start")
+        return model.apply(variables, cache, tokens, jnp.int32(0), skip=skip, method="step")[0]
+
+    for skip in (False, True):
+        alive, half = logits(jnp.full((3, BEAMS), BOS), skip), logits(jnp.asarray([[BOS, PAD]] * 3), skip)
+        np.testing.assert_allclose(half[:, 0], alive[:, 0], rtol=1e-5, atol=1e-5)
+        # Nothing of its source reaches it.
+        np.testing.assert_array_equal(half[:1, 1], half[1:2, 1])
+        assert np.abs(alive[0, 1] - alive[1, 1]).max() > 1e-3
 
 
 @pytest.mark.slow
