@@ -17,8 +17,10 @@ from flaxnmt.attention.tree import level_sizes
 from flaxnmt.data.documents import Document
 from flaxnmt.data.shards import TokenArray
 from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.gates import counts
 from flaxnmt.gates.budget import find_budget
 from flaxnmt.language.attention import attending, closed, of_pair
+from flaxnmt.language.contextual import told
 from flaxnmt.models.decoder_only import DecoderOnly, one_sequence
 from flaxnmt.symbols import PAD
 from flaxnmt.translation.lines import Text
@@ -29,8 +31,10 @@ WIDTH = 16
 """Lines are padded to multiples of so many tokens where their gates are counted."""
 
 
-def of_sentence(translator: Translator, source: str, target: str) -> dict[str, Any]:
-    """Attention weights of one sentence and its translation.
+def of_sentence(
+    translator: Translator, source: str, target: str, budget: float | Sequence[float] | None = None
+) -> dict[str, Any]:
+    """Attention weights of one sentence and its translation, at a budget of the model, its largest if None.
 
     Returns:
       `source` and `target` pieces, `encoder` [layers, H, S, S] (of the layers that attend, in all its branches),
@@ -38,26 +42,26 @@ def of_sentence(translator: Translator, source: str, target: str) -> dict[str, A
       target. Of a decoder alone see `flaxnmt.language.attention.of_pair`.
 
     Raises:
-      ConfigError: for a model of documents.
+      ConfigError: for a model of documents, or a budget that it was not trained for.
     """
     if translator.model.config.is_document:
         raise ConfigError("this is a model of documents: ask for the attention of a Document, not of a line")
     if isinstance(translator.model, DecoderOnly):
-        return of_pair(translator, source, target)
+        return of_pair(translator, source, target, budget)
     vocabularies = translator.vocabularies
     pairs = [
         (tokenizer, closed(tokenizer.encode([text])[0], longest_of(translator.model.config)))
         for tokenizer, text in ((vocabularies.source, source), (vocabularies.target, target))
     ]
 
-    def capture(model, source, target):
-        encoded, encoder = model.encode(source, capture=True)
+    def capture(model, source, target, budget):
+        encoded, encoder = model.encode(source, capture=True, budget=budget)
         _, decoder = model.decode(encoded, target, capture=True)
         return encoder.maps["encoder"], decoder.maps["decoder"]
 
     ids = [jnp.asarray([tokens], jnp.int32) for _, tokens in pairs]
     look = jax.jit(partial(translator.model.apply, method=capture))
-    encoder, decoder = look({"params": translator.params}, *ids)
+    encoder, decoder = look({"params": translator.params}, *ids, told(translator.model.config, budget)(1))
     # An encoder without attention has no weights.
     none = np.zeros((0, 1, translator.model.config.encoder.attention.heads, *2 * (ids[0].shape[1],)))
     own = attending(encoder)
@@ -76,18 +80,13 @@ def of_gates(
     targets: Sequence[str],
     budget: float | Sequence[float] | None = None,
 ) -> list[dict[str, Any]]:
-    """How much each gate lets through, over all tokens of these lines, and whether it depends on the token.
+    """How much each gate lets through, over all tokens of these lines (`flaxnmt.gates.counts.of_gates`).
 
     Args:
       translator: of a model with gates.
       sources: lines.
       targets: their translations.
       budget: one of the model's; its largest if None.
-
-    Returns:
-      for each gate `stack`, `layer`, `block`, `gate` (`rows`, or `keys` for those of keys and values), `part` (of a
-      feed-forward network), `on`, the share of tokens for which it is open, and `mixed`, the share of lines in which
-      it is open for some tokens and closed for others.
 
     Raises:
       ConfigError: for a model of documents, one without gates, or a budget that it was not trained for.
@@ -113,23 +112,11 @@ def of_gates(
     if isinstance(model, DecoderOnly):
         # Its one stack runs over both.
         target = np.asarray(one_sequence(*ids)[1])
-    rows = []
-    for stack, layers in found.items():
-        for number, layer in enumerate(layers):
-            for block, gates in layer.items():
-                for gate, values in gates.items():
-                    of_source = stack == "encoder" or (gate == "keys" and block != "attention")
-                    mask = source if of_source else target
-                    for part, on in enumerate(np.moveaxis(np.asarray(values), -1, 0)):
-                        lengths, open_ = mask.sum(1), on.sum(1)
-                        rows.append(
-                            {
-                                "stack": stack, "layer": number, "block": block, "gate": gate, "part": part,
-                                "on": float(open_.sum() / lengths.sum()),
-                                "mixed": float(((open_ > 0) & (open_ < lengths)).mean()),
-                            }
-                        )  # fmt: skip
-    return rows
+
+    def mask(stack, block, kind):
+        return source if stack == "encoder" or (kind == "keys" and block != "attention") else target
+
+    return counts.of_gates(found, mask)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -144,8 +131,10 @@ def _captured(model, params, source, target, budget):
     return model.apply({"params": params}, method=capture)
 
 
-def of_document(translator: Translator, document: Document) -> dict[str, Any]:
-    """What each layer of the encoder of a document model looks at.
+def of_document(
+    translator: Translator, document: Document, budget: float | Sequence[float] | None = None
+) -> dict[str, Any]:
+    """What each layer of the encoder of a document model looks at, at a budget of the model, its largest if None.
 
     Returns:
       `sentences`, the pieces of each sentence, and `layers`, for each layer a dictionary by the name of a block:
@@ -157,10 +146,12 @@ def of_document(translator: Translator, document: Document) -> dict[str, Any]:
       from the root, whether a level keeps them and their own scores, `tree_kept` and `tree_score` [H, N, M, nodes].
 
     Raises:
-      ConfigError: for a model of sentences, and for a document that is cut when it is translated.
+      ConfigError: for a model of sentences, for a document that is cut when it is translated, and for a budget that it
+        was not trained for.
     """
     if not translator.model.config.is_document:
         raise ConfigError("this is a model of sentences: ask for the attention of a line, not of a Document")
+    place = told(translator.model.config, budget)(1)
     most = translator.max_sentences
     if len(document) > most:
         raise ConfigError(
@@ -172,15 +163,16 @@ def of_document(translator: Translator, document: Document) -> dict[str, Any]:
     ids = source.padded(np.arange(len(source)), int(source.lengths.max()))
     paragraphs = np.repeat(np.arange(len(document.paragraphs)), [len(part) for part in document.paragraphs])
 
-    def capture(model, source, paragraphs):
-        return model.encode(source, capture=True, paragraphs=paragraphs)[1].maps["encoder"]
+    def capture(model, source, paragraphs, budget):
+        aux = model.encode(source, capture=True, paragraphs=paragraphs, budget=budget)[1]
+        return aux.maps["encoder"]
 
     # As the model reads it, which may be cut elsewhere.
     read = translator.boundaries({"source": ids[None], "paragraph": paragraphs.astype(np.int32)[None]})
     (ids,) = read["source"]
     batch = jnp.asarray(read["source"]), jnp.asarray(read["paragraph"])
     look = jax.jit(partial(translator.model.apply, method=capture))
-    layers = look({"params": translator.params}, *batch)
+    layers = look({"params": translator.params}, *batch, place)
     pieces = translator.vocabularies.source.pieces
     return {
         "sentences": [[pieces[i] for i in row[row > 0]] for row in ids],

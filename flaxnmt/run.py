@@ -21,6 +21,7 @@ from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.language.attention import of_text
 from flaxnmt.language.causal import CausalReader
 from flaxnmt.language.contextual import Contextual
+from flaxnmt.language.gates import of_texts
 from flaxnmt.language.labelled import LabelledReader
 from flaxnmt.language.reader import Guess, Reader
 from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig, Seq2SeqConfig, uses_splash
@@ -242,6 +243,13 @@ class Run:
         return self.reader.contextual(texts, budget)
 
     @property
+    def _translates(self) -> bool:
+        model = self.config.model
+        return isinstance(model, Seq2SeqConfig) or (
+            isinstance(model, DecoderOnlyConfig) and model.task == "translation"
+        )
+
+    @property
     def _continues_texts(self) -> bool:
         model = self.config.model
         return isinstance(model, DecoderOnlyConfig) and model.task == "language"
@@ -313,30 +321,43 @@ class Run:
         """Log-probability of each target line given its source line (options: `Translator.score`)."""
         return self.translator.score(source, target, **options)
 
-    def attention(self, source: str | Document, target: str | None = None) -> dict[str, Any]:
+    def attention(
+        self,
+        source: str | Document,
+        target: str | None = None,
+        budget: float | tuple[float, ...] | None = None,
+    ) -> dict[str, Any]:
         """What the model looks at while it reads one sentence and writes its translation, or reads a text or document.
 
         See `flaxnmt.looking`: `of_sentence` for a line, with its translation (the model's own where none is
         given), `of_document` for a document; and `flaxnmt.language.attention`: `of_text` for a text, which a model
-        that does not translate reads.
+        that does not translate reads. With gates at a budget of the model, its largest if None.
         """
-        model = self.config.model
-        translates = isinstance(model, Seq2SeqConfig) or (
-            isinstance(model, DecoderOnlyConfig) and model.task == "translation"
-        )
-        if isinstance(source, Document) and isinstance(model, Seq2SeqConfig):
-            return looking.of_document(self.translator, source)
+        if isinstance(source, Document) and isinstance(self.config.model, Seq2SeqConfig):
+            return looking.of_document(self.translator, source, budget)
         if isinstance(source, Document):
             raise ConfigError(f"{self.name} is a model of one stack: ask for the attention of a text")
-        if translates:
-            target = self.translate([source])[0] if target is None else target
-            return looking.of_sentence(self.translator, source, target)
+        if self._translates:
+            target = self.translate([source], budget=budget)[0] if target is None else target
+            return looking.of_sentence(self.translator, source, target, budget)
         if target is not None:
             raise ConfigError(f"{self.name} does not translate: ask for the attention of one text")
-        return of_text(self.reader, source)
+        return of_text(self.reader, source, budget)
 
     def gates(
-        self, source: list[str], target: list[str], budget: float | tuple[float, ...] | None = None
+        self,
+        source: list[str],
+        target: list[str] | None = None,
+        budget: float | tuple[float, ...] | None = None,
     ) -> list[dict[str, Any]]:
-        """How much each gate lets through for these lines and their translations (`flaxnmt.looking.of_gates`)."""
-        return looking.of_gates(self.translator, source, target, budget)
+        """How much each gate lets through for these lines and their translations (`flaxnmt.looking.of_gates`).
+
+        Of a model that does not translate, for these texts (`flaxnmt.language.gates.of_texts`).
+        """
+        if self._translates:
+            if target is None:
+                raise ConfigError(f"{self.name} translates: give the translations of the lines, too")
+            return looking.of_gates(self.translator, source, target, budget)
+        if target is not None:
+            raise ConfigError(f"{self.name} does not translate: ask for the gates of texts alone")
+        return of_texts(self.reader, source, budget)

@@ -249,6 +249,45 @@ def test_gates_of_a_decoder_alone_are_counted_over_source_delimiter_and_target(t
         assert row["on"] == pytest.approx(float(found.sum()) / count) and 0 <= row["on"] <= 1
 
 
+@pytest.mark.parametrize("kind", ["encoder", pytest.param("texts", marks=pytest.mark.slow)])
+def test_gates_and_maps_of_texts_are_those_of_a_budget(tmp_path, kind):
+    levels = (1.0, 0.5)
+    if kind == "encoder":
+        model = small_encoder(budget=BudgetConfig(encoder=levels, blocks=2), norm="pre")
+    else:
+        model = small_decoder(budget=BudgetConfig(decoder=levels, blocks=2), task="language")
+    run = make_run(tmp_path / "run", model.config)
+    stack, method = ("encoder", "encode") if kind == "encoder" else ("decoder", "language")
+    look = jax.jit(partial(run.model.apply, capture=True, method=method))
+    texts, tokens, found = ["The dog sees", "the cat."], 0, {}
+    for text in texts:
+        ids = jnp.asarray([[*run.reader.read(text).ids, run.reader.last]], jnp.int32)
+        aux = look({"params": run.params}, ids, budget=jnp.ones(1, jnp.int32))[1]
+        tokens += ids.size
+        for number, layer in enumerate(aux.gates[stack]):
+            for block, gates in layer.items():
+                for name, values in gates.items():
+                    for part, on in enumerate(np.asarray(values)[0].T):
+                        found.setdefault((number, block, name, part), []).append(on)
+    rows = run.gates(texts, budget=0.5)
+    assert len(rows) == len(found) and {row["stack"] for row in rows} == {stack}
+    for row in rows:
+        on = found[tuple(row[key] for key in ("layer", "block", "gate", "part"))]
+        assert row["on"] == pytest.approx(sum(line.sum() for line in on) / tokens)
+        assert row["mixed"] == np.mean([len(set(line)) == 2 for line in on])
+    maps = [np.asarray(layer["attention"])[0] for layer in aux.maps[stack]]
+    np.testing.assert_allclose(run.attention(texts[-1], budget=0.5)["attention"], maps, **CLOSE)
+    assert np.abs(run.attention(texts[-1])["attention"] - maps).max() > 1e-3
+    for ask, error, message in (
+        (partial(run.gates, []), DataError, "no texts"),
+        (partial(run.gates, "a b"), ConfigError, "give a list of texts"),
+        (partial(run.gates, texts, budget=0.3), ConfigError, "not trained for the budget 0.3"),
+        (partial(run.attention, texts[0], budget=0.3), ConfigError, "not trained for the budget 0.3"),
+    ):
+        with pytest.raises(error, match=message):
+            ask()
+
+
 def test_one_text_is_no_list_of_texts(made):
     for kind, ask in (
         ("encoder", lambda run: run.embed("a b")),
@@ -271,6 +310,8 @@ def test_what_a_kind_does_not_have_is_one_line(made):
             (lambda run: run.perplexity(["a"]), "no model of texts"),
             (lambda run: run.attention("a", "b"), "does not translate: ask for the attention of one text"),
             (lambda run: run.attention(document), "a model of one stack: ask for the attention of a text"),
+            (lambda run: run.gates(["a"]), "this model has no budgets"),
+            (lambda run: run.gates(["a"], ["b"]), "does not translate: ask for the gates of texts alone"),
         ],
         "texts": [
             (lambda run: run.translate(["a"]), "a model of texts, which translates nothing"),
@@ -282,7 +323,10 @@ def test_what_a_kind_does_not_have_is_one_line(made):
             (lambda run: run.attention("a", "b"), "does not translate"),
             (lambda run: run.attention(document), "a model of one stack"),
         ],
-        "prefix": [(lambda run: run.complete(["a"]), "no model of texts")],
+        "prefix": [
+            (lambda run: run.complete(["a"]), "no model of texts"),
+            (lambda run: run.gates(["a"]), "translates: give the translations of the lines, too"),
+        ],
         "both": [
             (lambda run: run.contextual(["a"]), "an encoder with a decoder: texts are read by"),
             (lambda run: run.fill_mask(["a"]), "no encoder alone"),
