@@ -121,9 +121,6 @@ class BudgetLossConfig:
     """Less than the budget costs, too."""
     per_sequence: bool = False
     """The budget holds for each sequence by itself, in place of all sequences of a batch together."""
-    by_level: bool = False
-    """All sequences of a batch that have the same level on a side keep to it together, whatever the other side's; else
-    those of each (encoder, decoder) do. Small batches have hardly more than one of each, and hold them one by one."""
     joint: bool = False
     """Half of the sequences have the full budget on both sides; else half do on each side by itself."""
     begin: int = 0

@@ -69,13 +69,6 @@ def parse_budget(text: str) -> float | tuple[float, ...]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def by_level(budgets: Sequence[Budget], part: int) -> tuple[list[int], list[int]]:
-    """(for each level of a part the first budget with it, for each budget the place of its level among these)."""
-    levels = [budget[part] for budget in budgets]
-    known = list(dict.fromkeys(levels))
-    return [levels.index(level) for level in known], [known.index(level) for level in levels]
-
-
 def draw_budgets(
     key: PRNGKeyArray, rows: int, levels: Sequence[Sequence[float]], *, joint: bool = False
 ) -> Int[Array, " B"]:

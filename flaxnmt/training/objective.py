@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flaxnmt.config import BudgetLossConfig
 from flaxnmt.each_device import summed_alone
 from flaxnmt.errors import ConfigError
-from flaxnmt.gates.budget import budget_loss, by_level, draw_budgets, full_budget
+from flaxnmt.gates.budget import budget_loss, draw_budgets, full_budget
 from flaxnmt.gates.control import noise_scale
 from flaxnmt.layers.context import Aux, Gating
 from flaxnmt.layers.embedding import whole_rows
@@ -91,17 +91,13 @@ class BudgetLoss:
 
     def sums(self, budget: Int[Array, " B"], update: Int[Array, ""], *reports: Aux) -> Sums:
         """The budget loss (eq. 9), and by how much of their whole the parts of the model differ from their budgets."""
-        shares, budgets = self.shares(update), self.model.config.budgets
+        shares = self.shares(update)
         options = {name: getattr(self.config, name) for name in ("normaliser", "two_sided", "per_sequence")}
         loss, rows = 0.0, {}
         for place, (name, aux) in enumerate(zip(self.model.config.parts, reports, strict=True)):
             if aux.used is None:
                 continue
-            fraction, assigned = shares[:, place], budget
-            if self.config.by_level:
-                first, levels = map(jnp.asarray, by_level(budgets, place))
-                fraction, assigned = fraction[first], levels[budget]
-            loss += budget_loss(aux.used, aux.full, fraction, assigned, **options)
+            loss += budget_loss(aux.used, aux.full, shares[:, place], budget, **options)
             plan = (shares[budget, place] * aux.full).sum()
             rows[f"{name}_over_budget"] = (aux.used.sum() - plan) / jnp.maximum(aux.full.sum(), 1)
         return {"budget_loss": loss} | rows

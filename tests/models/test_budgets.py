@@ -312,18 +312,6 @@ def test_the_loss_is_that_of_the_options(made, options):
     assert not options or abs(float(plain["budget_loss"] - found["budget_loss"])) > 1e-3
 
 
-def test_a_level_of_a_side_may_be_kept_to_together(made):
-    model, _ = made
-    assert model.config.budgets == ((1.0, 1.0), (1.0, 0.5), (0.5, 1.0), (0.5, 0.5))
-    drawn = jnp.asarray([0, 1, 2, 3, 3, 1])
-    used, full = jnp.asarray([4.0, 1.0, 3.0, 1.0, 3.5, 2.0]), jnp.full(6, 4.0)
-    gated = BudgetLoss(model, BudgetLossConfig(noise_steps=7, by_level=True))
-    found = gated.sums(drawn, 3, Aux(used=used, full=full), Aux(used=used, full=full))["budget_loss"]
-    # Encoder: 7 of 12 at the whole, 7.5 for 6 at a half; decoder: 7 of 8, 7.5 for 8.
-    expected = ((1 - 7 / 12) + (7.5 / 6 - 1)) / 2 + ((1 - 7 / 8) + (1 - 7.5 / 8)) / 2
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
 def test_half_of_the_sequences_may_be_full_on_both_sides_at_once(made):
     model, _ = made
     both = model.config.budgets.index((1.0, 1.0))
