@@ -69,6 +69,8 @@ def check_ranges(config: Config) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} {value:g}: give 0 or more")
     if not 0 < (scale := config.model.budget.control_scale) < math.inf:
         raise ConfigError(f"--model.budget.control-scale {scale:g}: give more than 0")
+    if not 0 < (share := config.training.budget.full_share) < 1:
+        raise ConfigError(f"--training.budget.full-share {share:g}: give more than 0 and less than 1")
     for name in ("b1", "b2"):
         if not 0 <= (value := values[f"optimizer.{name}"]) < 1:
             raise ConfigError(f"--optimizer.{name} {value:g}: a decay of at least 0 and below 1")

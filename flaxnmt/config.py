@@ -121,8 +121,11 @@ class BudgetLossConfig:
     """Less than the budget costs, too."""
     per_sequence: bool = False
     """The budget holds for each sequence by itself, in place of all sequences of a batch together."""
+    full_share: float = 0.5
+    """Share of the sequences that have the full budget on a side (the paper's half); the others are uniform over its smaller
+    levels. A smaller share brings small budgets nearer to the full one, where training is short."""
     joint: bool = False
-    """Half of the sequences have the full budget on both sides; else half do on each side by itself."""
+    """That share of the sequences has the full budget on both sides at once; else each side is drawn by itself."""
     begin: int = 0
     """Updates before the first budget is drawn and the first noise: until then all is trained at the full budget, with all
     gates open, and control networks learn to open them from the budget loss alone."""

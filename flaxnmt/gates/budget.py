@@ -70,25 +70,31 @@ def parse_budget(text: str) -> float | tuple[float, ...]:
 
 
 def draw_budgets(
-    key: PRNGKeyArray, rows: int, levels: Sequence[Sequence[float]], *, joint: bool = False
+    key: PRNGKeyArray,
+    rows: int,
+    levels: Sequence[Sequence[float]],
+    *,
+    full_share: float = 0.5,
+    joint: bool = False,
 ) -> Int[Array, " B"]:
     """A budget at random for each sequence, as places in `budget_tuples`.
 
-    For each part half of the draws are its largest level, the others uniform over the rest: the paper's "half of
-    the tasks at full budget", which makes a quarter of the pairs full on both sides. `joint`: half of the
-    sequences have the largest level on all parts at once, and the others are drawn as before.
+    For each part a `full_share` of the draws are its largest level, the others uniform over the rest. A half is the paper's
+    "half of the tasks at full budget", which makes a quarter of the pairs full on both sides. `joint`: that share of the
+    sequences has the largest level on all parts at once, and the others are drawn as before.
     """
     keys = jax.random.split(key, len(levels) + 1)
     places = jnp.zeros(rows, jnp.int32)
     full = jnp.zeros(rows, jnp.int32)
     for part, part_key in zip(levels, keys[1:], strict=True):
         order = sorted(range(len(part)), key=lambda level: -part[level])
-        tickets = jnp.asarray([order[0]] * max(len(part) - 1, 1) + order[1:], jnp.int32)
-        drawn = tickets[jax.random.randint(part_key, (rows,), 0, len(tickets))]
+        below = (1 - full_share) / max(len(part) - 1, 1)
+        chances = jnp.full(len(part), below).at[order[0]].set(full_share)
+        drawn = jax.random.choice(part_key, len(part), (rows,), p=chances).astype(jnp.int32)
         places, full = places * len(part) + drawn, full * len(part) + order[0]
     if not joint:
         return places
-    return jnp.where(jax.random.bernoulli(keys[0], 0.5, (rows,)), full, places)
+    return jnp.where(jax.random.bernoulli(keys[0], full_share, (rows,)), full, places)
 
 
 def budget_loss(

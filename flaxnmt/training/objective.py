@@ -48,7 +48,8 @@ class BudgetLoss:
 
     def draw(self, key, rows: int, step: Int[Array, ""]) -> Int[Array, " B"]:
         """A budget for each example, as places in the budgets of the model, after this many updates."""
-        drawn = draw_budgets(key, rows, self.model.config.budget_levels, joint=self.config.joint)
+        share, joint = self.config.full_share, self.config.joint
+        drawn = draw_budgets(key, rows, self.model.config.budget_levels, full_share=share, joint=joint)
         return jnp.where(step < self.config.begin, full_budget(self.model.config.budgets), drawn)
 
     def noise(self, step: Int[Array, ""]) -> Float[Array, ""]:

@@ -126,6 +126,7 @@ def test_a_rate_that_cannot_fall_is_refused_before_a_corpus_is_read(training, tm
         ("--model.d-model", 0, "give at least 1"),
         ("--model.budget.control-hidden", 0, "give at least 1"),
         ("--model.budget.control-scale", 0, "give more than 0"),
+        ("--training.budget.full-share", 1, "give more than 0 and less than 1"),
         ("--model.budget.control-scale", math.nan, "give more than 0"),
         ("--model.encoder.layers", 0, "give at least 1"),
         ("--model.decoder.feed-forward", -1, "give at least 1"),

@@ -79,7 +79,7 @@ def test_rows_without_tokens_and_budgets_without_rows_have_finite_gradients(per_
 
 def test_half_of_the_draws_of_each_side_are_full():
     budgets = np.asarray(budget_tuples(LEVELS))
-    draw = jax.jit(draw_budgets, static_argnames=("rows", "levels", "joint"))
+    draw = jax.jit(draw_budgets, static_argnames=("rows", "levels", "full_share", "joint"))
     drawn = budgets[np.asarray(draw(jax.random.key(0), 8000, LEVELS))]
     for side, levels in enumerate(LEVELS):
         shares = [(drawn[:, side] == level).mean() for level in levels]
@@ -88,6 +88,11 @@ def test_half_of_the_draws_of_each_side_are_full():
     joint = budgets[np.asarray(draw(jax.random.key(0), 8000, LEVELS, joint=True))]
     assert abs((joint == 1).all(1).mean() - (0.5 + 0.125)) < 0.03
     np.testing.assert_array_equal(draw(jax.random.key(0), 5, ((1.0,), (1.0,))), 0)
+    even = budgets[np.asarray(draw(jax.random.key(0), 8000, LEVELS, full_share=0.25))]
+    np.testing.assert_allclose([(even[:, 0] == level).mean() for level in LEVELS[0]], 0.25, atol=0.03)
+    assert abs((even[:, 1] == 1).mean() - 0.25) < 0.03
+    joint = budgets[np.asarray(draw(jax.random.key(0), 8000, LEVELS, full_share=0.25, joint=True))]
+    assert abs((joint == 1).all(1).mean() - (0.25 + 0.75 / 16)) < 0.03
 
 
 def test_noise_grows_in_a_line_and_stays():

@@ -315,8 +315,9 @@ def test_the_loss_is_that_of_the_options(made, options):
 def test_half_of_the_sequences_may_be_full_on_both_sides_at_once(made):
     model, _ = made
     both = model.config.budgets.index((1.0, 1.0))
-    for joint, share in ((False, 1 / 4), (True, 1 / 2 + 1 / 8)):
-        gated = BudgetLoss(model, BudgetLossConfig(noise_steps=7, joint=joint))
+    options = ({}, 1 / 4), ({"joint": True}, 1 / 2 + 1 / 8), ({"full_share": 0.8}, 0.64)
+    for changes, share in options:
+        gated = BudgetLoss(model, BudgetLossConfig(noise_steps=7, **changes))
         found = np.asarray(gated.draw(jax.random.key(3), 4096, 3)) == both
         assert found.mean() == pytest.approx(share, abs=0.03)
 
