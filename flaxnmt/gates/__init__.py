@@ -6,7 +6,7 @@ computes a function of rows for sixteenths of them, under jit. A search on a mes
 `each_alone`: every device skips and stops by its own rows and sends nothing meanwhile. Gates are soft where the
 context is not deterministic, decisions elsewhere; `skip`, set in decoding, leaves out what they decide against, and
 without it everything is computed and multiplied, which is the reference. To a search, hypotheses that have ended are
-padding: their gates are closed, and they have no logits. A block reports `Use` (FLOPs let through, of
-how many), a stack their sum in `Aux`; the objective draws a budget for each example and adds the loss. A budget is a
-place in `config.budgets`, the rows of the table of control symbols.
+padding: their gates are closed, and they have no logits. A block reports `Use` (FLOPs let through, of how many), a
+stack their sum in `Aux`; the objective draws a budget for each example and adds the loss. A budget is a place in
+`config.budgets`, the rows of the table of control symbols.
 """
