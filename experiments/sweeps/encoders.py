@@ -152,6 +152,7 @@ COMBINED = {
         *("--model.budget.control-scale", "5", "--model.budget.no-normed-outputs"),
         *("--training.budget.begin", "600", "--training.budget.fall-steps", "1200"),
         *("--training.budget.noise-steps", "1200", "--training.budget.count", "decided"),
+        *("--training.budget.full-share", "0.25"),
     ),
 }
 OTHERS = ("lowres_gn_es", "bible_en_vi")
