@@ -1,6 +1,7 @@
 """A model with budgets, as a user trains and asks it: one run, a budget for every translation."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from experiments.benchmarks import budgets as benchmark
 from experiments.measures import BASELINE, TRANSLATIONS, of_budgets
 from flaxnmt import open_run
 from flaxnmt.cli import main
+from flaxnmt.data.discourse import contrastive
 from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.evaluation.contrastive import from_discourse, score_contrasts
 from flaxnmt.models.flops import side_flops
 from flaxnmt.run_directory import write_json
 
@@ -79,6 +82,19 @@ def test_the_score_of_a_hypothesis_is_its_score_in_the_search_of_its_budget(run)
         for output, score in zip(outputs, scores, strict=True):
             assert output.tokens == score.tokens[:-1]
             assert abs(output.log_prob - score.log_prob) < 1e-3
+
+
+def test_contrasts_are_judged_at_their_budget(run, tmp_path):
+    command = ["contrast", "--run", str(run.directory), "--set", "discourse:test:4", "--json"]
+    examples = [from_discourse(example) for example in contrastive("test", 4)]
+    judged = []
+    for budget in ("1", "0.5"):
+        kept = tmp_path / budget
+        assert main([*command, "--budget", budget, "--write-scores", str(kept)]) == 0
+        scores = score_contrasts(examples, partial(run.log_probs, budget=float(budget)))
+        judged.append(np.concatenate(scores))
+        np.testing.assert_allclose(np.loadtxt(kept), -judged[-1], rtol=1e-3)
+    assert not np.allclose(*judged, rtol=1e-3)
 
 
 def test_every_gate_says_how_much_it_lets_through(run):
