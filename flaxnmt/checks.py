@@ -169,6 +169,10 @@ def _uses(config: Config) -> dict[str, tuple[bool, str]]:
             model.attention_weights == "threshold",
             "give --model.attention-weights threshold",
         ),
+        "training.label_smoothing": (
+            translates or not config.training.label_smoothing,
+            "the loss of translation alone is smoothed",
+        ),
         "data.paragraphs": (translates, "texts have documents alone; train a model of translation"),
     }
     if isinstance(model, EncodingConfig):

@@ -157,6 +157,7 @@ class TrainingConfig:
     """Parameters that keep the values they start with: beginnings of their paths, such as encoder/stack/layers_0,
     patterns, such as */attention, or `initialised`, all that come from --init-from."""
     label_smoothing: float = 0.1
+    """Share of a target token's probability that is spread over the vocabulary, in the loss of translation."""
     budget: BudgetLossConfig = field(default_factory=BudgetLossConfig)
     loss_chunk: int | None = 1024
     """Target positions whose logits a device has in memory at a time; None, or a mesh with a model axis: all."""

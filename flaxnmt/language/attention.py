@@ -29,11 +29,12 @@ def attending(layers: Sequence[dict[str, PyTree]]) -> list[Float[Array, "B H L L
     return [layer["attention"] for layer in layers if "attention" in layer]
 
 
-def closed(ids: list[int], longest: int, last: int = EOS) -> list[int]:
-    """The tokens of a text and the symbol `last`, `longest` together: a longer text is cut, with a warning."""
-    if said := cuts("texts", [len(ids) + 1], longest):
+def closed(ids: list[int], longest: int, last: int | None = EOS) -> list[int]:
+    """The tokens of a text and the symbol `last`, if any, `longest` together: a longer text is cut, with a warning."""
+    end = [] if last is None else [last]
+    if said := cuts("texts", [len(ids) + len(end)], longest):
         log.warning("%s", said)
-    return [*ids[: longest - 1], last]
+    return [*ids[: longest - len(end)], *end]
 
 
 def how_to_read(model: DecoderOnly | EncoderOnly) -> tuple[str, str]:
@@ -57,7 +58,7 @@ def of_text(
     """Attention weights over the tokens of one text, at a budget of the model, its largest if None.
 
     Returns:
-      `pieces`, with the symbols that the model reads before and after the text, and `attention` [layers, H, L, L] of
+      `pieces`, with the symbols that the model reads before and after the text, if any, and `attention` [layers, H, L, L] of
       the layers that attend (of an encoder, in all its branches); row i says where piece i looks.
 
     Raises:

@@ -18,19 +18,19 @@ from flaxnmt.typing import Array, Float, Int, Params
 class CausalReader:
     """A decoder alone with its parameters and vocabulary.
 
-    A model of texts reads bos, the text and eos, a model of translation the text as a source and the delimiter.
+    A model of texts reads bos and the text, a model of translation the text as a source and the delimiter.
 
     Attributes:
       model: the module.
       params: its parameters.
       tokenizer: of texts.
-      last: the symbol behind a text.
+      last: the symbol behind a text; None where there is none, since what ends a text is said and never read.
     """
 
     def __init__(self, model: DecoderOnly, params: Params, tokenizer: Tokenizer, skip: bool = True):
         self.model, self.params, self.tokenizer = model, params, tokenizer
         self._of_texts = model.config.task == "language"
-        self.last = EOS if self._of_texts else BOS
+        self.last = None if self._of_texts else BOS
         every = partial(model.apply, skip=skip and bool(model.config.budgets), method="layers")
         layers = every if self._of_texts else partial(self._source_layers, every)
         self._layers = partial(jax.jit(layers), {"params": params})
@@ -45,7 +45,7 @@ class CausalReader:
         return jnp.where((source == EOS)[..., None], found[:, :, -1:], found[:, :, :-1])
 
     def read(self, text: str) -> Offsets:
-        """The tokens of a text as the model reads them, without the symbol at the end, and where they stand."""
+        """The tokens of a text as the model reads them, without the symbol behind it, and where they stand."""
         ids, spans = self.tokenizer.encode_with_offsets(text)
         return Offsets([BOS, *ids], [(0, 0), *spans]) if self._of_texts else Offsets(ids, spans)
 

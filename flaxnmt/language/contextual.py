@@ -84,7 +84,7 @@ def contextual(
     layers: Callable[[Int[np.ndarray, "B L"]], Float[Array, "layers B L D"]],
     pieces: Sequence[str],
     longest: int,
-    last: int,
+    last: int | None,
 ) -> list[Contextual]:
     """Embeddings of the tokens of each text in each layer.
 
@@ -93,18 +93,17 @@ def contextual(
       layers: of padded rows.
       pieces: of the vocabulary.
       longest: tokens of a text, at which it is cut, with a warning.
-      last: the symbol at the end.
+      last: the symbol at the end; None where the model reads none there.
     """
 
     def by_row(tokens):
         return np.moveaxis(np.asarray(layers(tokens)), 0, 1)
 
+    end = [] if last is None else [last]
+
     def of_text(row, length, place):
-        ids, spans = texts[place]
-        return Contextual(
-            tuple(pieces[i] for i in (*ids[: length - 1], last)),
-            (*spans[: length - 1], (0, 0)),
-            row[:, :length].copy(),
-        )
+        ids, spans = (part[: length - 1] for part in texts[place])
+        own = tuple(pieces[i] for i in (*ids, *end))
+        return Contextual(own, (*spans, *((0, 0) for _ in end)), row[:, : len(own)].copy())
 
     return over_batches(by_row, [text.ids for text in texts], longest, of_text)

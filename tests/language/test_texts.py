@@ -88,7 +88,9 @@ def test_perplexity_and_embeddings_keep_to_a_budget(tmp_path):
     assert abs(run.perplexity(TEXTS[:1]) - expected) > 1e-3
     (found,) = run.contextual(TEXTS[:1], budget=0.5)
     layers = apply(tokens, budget=jnp.asarray([1]), method="layers")
-    np.testing.assert_allclose(found.layers, layers[:, 0], **CLOSE)
+    # What ends a text is said, and never read.
+    np.testing.assert_allclose(found.layers, layers[:, 0, :-1], **CLOSE)
+    assert len(found.pieces) == len(found.spans) == len(ids) - 1
     with pytest.raises(ConfigError, match="not trained for the budget 0.3"):
         run.perplexity(TEXTS, budget=0.3)
 
@@ -153,7 +155,8 @@ def test_completions_begin_as_given_in_any_order(texts):
 def test_layers_of_a_text_end_with_what_the_logits_are_made_of(texts, language):
     found = texts.contextual(TEXTS)
     for text, (pieces, spans, layers) in zip(TEXTS, found, strict=True):
-        ids = read(texts, text)
+        # What ends a text is said, and never read.
+        ids = read(texts, text)[:-1]
         hidden, _ = language(ids)
         assert pieces == tuple(texts.vocabularies.source.pieces[i] for i in ids)
         assert layers.shape == (3, len(pieces), 16) and len(spans) == len(pieces)
@@ -261,7 +264,9 @@ def test_gates_and_maps_of_texts_are_those_of_a_budget(tmp_path, kind):
     look = jax.jit(partial(run.model.apply, capture=True, method=method))
     texts, tokens, found = ["The dog sees", "the cat."], 0, {}
     for text in texts:
-        ids = jnp.asarray([[*run.reader.read(text).ids, run.reader.last]], jnp.int32)
+        # A decoder alone says what ends a text, and never reads it.
+        end = [run.reader.last] if kind == "encoder" else []
+        ids = jnp.asarray([[*run.reader.read(text).ids, *end]], jnp.int32)
         aux = look({"params": run.params}, ids, budget=jnp.ones(1, jnp.int32))[1]
         tokens += ids.size
         for number, layer in enumerate(aux.gates[stack]):
@@ -275,6 +280,9 @@ def test_gates_and_maps_of_texts_are_those_of_a_budget(tmp_path, kind):
         on = found[tuple(row[key] for key in ("layer", "block", "gate", "part"))]
         assert row["on"] == pytest.approx(sum(line.sum() for line in on) / tokens)
         assert row["mixed"] == np.mean([len(set(line)) == 2 for line in on])
+    # More texts than a batch holds, of which the last is not whole.
+    for row, many in zip(rows, run.gates(texts * 40, budget=0.5), strict=True):
+        assert many == pytest.approx(row)
     maps = [np.asarray(layer["attention"])[0] for layer in aux.maps[stack]]
     np.testing.assert_allclose(run.attention(texts[-1], budget=0.5)["attention"], maps, **CLOSE)
     assert np.abs(run.attention(texts[-1])["attention"] - maps).max() > 1e-3

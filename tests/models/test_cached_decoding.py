@@ -43,9 +43,9 @@ def stepped_logits(model, params, room=LENGTH):
         pytest.param("pre", "learned", "target", True, marks=pytest.mark.slow),
         pytest.param("post", "sinusoidal", "none", True, marks=pytest.mark.slow),
         pytest.param("post", "none", "target", False, marks=pytest.mark.slow),
-        pytest.param("pre", "shaw", "all", False, marks=pytest.mark.slow),
+        ("pre", "shaw", "all", False),
         ("pre", "transformer_xl", "all", True),
-        pytest.param("post", "rotary", "target", False, marks=pytest.mark.slow),
+        ("post", "rotary", "target", False),
     ],
 )
 def test_steps_over_a_cache_equal_the_full_forward_pass(norm, positions, tie, scan):

@@ -19,6 +19,7 @@ from flaxnmt.models.config import (
 from flaxnmt.models.decoder_only import DecoderOnly, one_sequence
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.symbols import BOS, EOS
+from flaxnmt.training.objective import translation_objective
 
 BEAMS, LENGTH = 2, 6
 SOURCE = jnp.asarray(random_ids([5, 3], 5, seed=1))
@@ -78,6 +79,19 @@ def test_logits_depend_on_the_source_and_on_no_later_symbol(variant):
     assert moved[0] if model.config.budgets else moved.all()
     other = apply(params, SOURCE.at[:, 0].set(9), TARGET)
     assert np.abs(logits - other)[:, 0].max() > (1e-3 if model.config.window is None else 0)
+
+
+def test_the_loss_of_a_pair_is_that_of_its_target_alone():
+    model = small_decoder()
+    params = {"params": float32(random_params(model))}
+    batch = {"source": SOURCE, "target": TARGET}
+    sums = jax.jit(translation_objective(model, 0.0))(params["params"], batch, None)
+    logits = np.asarray(jax.jit(model.apply)(params, SOURCE, TARGET), np.float64)
+    log_p = logits - logits.max(-1, keepdims=True)
+    log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
+    of_target = np.take_along_axis(log_p, np.asarray(TARGET)[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(sums["loss"], -of_target[TARGET != 0].sum(), rtol=1e-5)
+    assert sums["tokens"] == 6 + 4
 
 
 def test_padding_of_source_and_target_changes_nothing(variant):

@@ -324,6 +324,16 @@ def test_models_of_texts_refuse_what_belongs_to_others(model, data, said):
         check_used(Config(model=model, data=DataConfig(**data)))
 
 
+def test_label_smoothing_is_of_translation():
+    smoothed = TrainingConfig(label_smoothing=0.2)
+    for model in (EncoderOnlyConfig(), EncoderOnlyConfig(head="spans"), DecoderOnlyConfig(task="language")):
+        with pytest.raises(ConfigError, match="--training.label-smoothing .* translation alone"):
+            check_used(Config(model=model, training=smoothed))
+        check_used(Config(model=model, training=TrainingConfig(label_smoothing=0.0)))
+    for model in (DecoderOnlyConfig(), PRESETS["tiny"]):
+        check_used(Config(model=model, training=smoothed))
+
+
 def test_what_a_model_uses_is_taken():
     check_used(Config(model=DecoderOnlyConfig(prefix="bidirectional"), data=DataConfig(paragraphs=True)))
     check_used(Config(model=EncoderOnlyConfig(head="labels", classes=9)))
