@@ -111,8 +111,9 @@ class BudgetLossConfig:
 
     weight: float = 1.0
     """Weight of the budget loss beside the loss of a target token."""
-    normaliser: Literal["budget", "total"] = "budget"
-    """The difference between use and budget is divided by the budget, or by the full computation."""
+    normaliser: Literal["budget", "total", "squared"] = "budget"
+    """The difference between use and budget is divided by the budget, by the full computation, or by the square of the
+    budget, which keeps to small ones without pressing on larger ones as much."""
     count: Literal["expected", "decided"] = "expected"
     """What a gate counts while training: its value with noise (the paper's), or the decision that it would be in
     inference, with the gradient of that value; so the budget holds for what is computed, however short the training. Values

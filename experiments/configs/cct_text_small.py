@@ -28,7 +28,13 @@ config = dataclasses.replace(
         average="last",
         keep_best=1,
         budget=BudgetLossConfig(
-            count="decided", full_share=0.25, begin=1000, fall_steps=4000, noise_steps=4000
+            weight=0.35,
+            normaliser="squared",
+            count="decided",
+            full_share=0.25,
+            begin=1000,
+            fall_steps=4000,
+            noise_steps=4000,
         ),
     ),
 )

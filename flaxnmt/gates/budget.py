@@ -13,7 +13,7 @@ from flaxnmt.typing import Array, Float, Int, PRNGKeyArray
 Budget = tuple[float, ...]
 """A share of the full computation for each part of a model, such as (encoder, decoder)."""
 
-Normaliser = Literal["budget", "total"]
+Normaliser = Literal["budget", "total", "squared"]
 
 
 def budget_tuples(levels: Sequence[Sequence[float]]) -> tuple[Budget, ...]:
@@ -109,12 +109,12 @@ def budget_loss(
 ) -> Float[Array, ""]:
     """How far the computation of a batch is from its budgets (eq. 5-8), the mean over the P budgets.
 
-    For the sequences of budget k, with sums over them: |used - p_k full| / (p_k full), or |used / full - p_k| with
-    normaliser `total`, which is p_k times as much. Of the whole, p_k = 1, more is not too much: gates that are all
-    open use it up, and what control networks cost beside that is not to be saved by closing some. A mean in place of
-    the sum of eq. 8, so that the weight of the loss does not depend on how many budgets there are; a budget without a
-    sequence contributes 0 to it, and still counts: where a batch has fewer sequences than there are budgets, the loss
-    weighs less.
+    For the sequences of budget k, with sums over them: |used - p_k full| / (p_k full). With normaliser `total` it is
+    |used / full - p_k|, p_k times as much, and with `squared`, which is ours, 1 / p_k times as much. Of the whole,
+    p_k = 1, more is not too much: gates that are all open use it up, and what control networks cost beside that is not
+    to be saved by closing some. A mean in place of the sum of eq. 8, so that the weight of the loss does not depend on
+    how many budgets there are; a budget without a sequence contributes 0 to it, and still counts: where a batch has
+    fewer sequences than there are budgets, the loss weighs less.
 
     Args:
       used: FLOPs that each sequence uses, in expectation.
@@ -139,7 +139,7 @@ def budget_loss(
 
 def _distance(used, full, fraction, normaliser: Normaliser, two_sided: bool):
     plan = fraction * full
-    unit = plan if normaliser == "budget" else full
+    unit = {"budget": plan, "total": full, "squared": fraction * plan}[normaliser]
     # Where nothing could be used, no division takes part, in the gradient neither.
     over = jnp.where(full > 0, used - plan, 0.0) / jnp.where(full > 0, unit, 1.0)
     over = jnp.where((fraction < 1) | (over < 0), over, 0.0)

@@ -22,7 +22,8 @@ LEVELS = ((1.0, 0.75, 0.5, 0.25), (1.0, 0.5))
 @pytest.mark.parametrize(
     "normaliser, fraction, expected",
     [("budget", 0.25, 1.0), ("budget", 0.5, 0.0), ("budget", 1.0, 0.5),
-     ("total", 0.25, 0.25), ("total", 0.5, 0.0), ("total", 1.0, 0.5)],
+     ("total", 0.25, 0.25), ("total", 0.5, 0.0), ("total", 1.0, 0.5),
+     ("squared", 0.25, 4.0), ("squared", 0.5, 0.0), ("squared", 1.0, 0.5)],
 )  # fmt: skip
 def test_the_loss_of_half_the_computation(normaliser, fraction, expected):
     used, full = jnp.asarray([30.0, 20.0, 0.0]), jnp.asarray([40.0, 60.0, 0.0])

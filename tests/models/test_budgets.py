@@ -288,7 +288,8 @@ def test_budgets_come_down_to_their_levels_in_a_line(made):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"normaliser": "total"}, {"two_sided": False}, {"per_sequence": True}]
+    "options",
+    [{}, {"normaliser": "total"}, {"normaliser": "squared"}, {"two_sided": False}, {"per_sequence": True}],
 )
 def test_the_loss_is_that_of_the_options(made, options):
     model, _ = made
