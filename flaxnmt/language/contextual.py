@@ -23,7 +23,7 @@ class Contextual(NamedTuple):
     """The tokens of a text and their embeddings.
 
     Attributes:
-      pieces: with the symbols that the model reads before and after the text.
+      pieces: with the symbols that the model reads before and after the text, if any.
       spans: for each piece the characters [start, end) of the text that it was made of; none of a symbol, which stands
         for no text.
       layers: embeddings before the first layer and after each.
