@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.plots.common import LEFT_OUT, chosen, command, finish
 
-GATED, PLAIN, LAYERS, WIDTH, UNLEARNED = "gated", "plain", "?-of-?-layers", "width-*", "unlearned"
+GATED, PLAIN, LAYERS, WIDTH, UNLEARNED = "gated", "plain", "?-of-?-layers", "width-*-of-???", "unlearned"
 TASKS = {
     "mnli": ("MNLI (figure 6)", "accuracy", "accuracy, %"),
     "sst2": ("SST-2 (figure 7)", "accuracy", "accuracy, %"),

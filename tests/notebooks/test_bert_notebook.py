@@ -109,7 +109,7 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger):
             figure = imread(BytesIO(b64decode(data)))
             assert (np.ptp(figure[..., :3], axis=-1) > 0.2).mean() > 0.001
     assert all(re.search(rf"\| {name} +\| 1 +\|", outputs[0][1]) for name in TRIALS)
-    smaller, both = ("?-of-?-layers", "width-*"), ("gated", "plain")
+    smaller, both = ("?-of-?-layers", "width-*-of-???"), ("gated", "plain")
     assert left_out(outputs) == [
         [f"masked-{model}" for model in smaller],
         ["sst2-unlearned", "cola-plain", "cola-unlearned"],
@@ -145,6 +145,14 @@ def test_points_of_a_task_are_its_rows(table):
     np.testing.assert_allclose(
         drawn["one model, all budgets"], np.c_[gated["flops"] / 1e6, gated["accuracy"]]
     )
+
+
+def test_one_curve_has_one_rate(table):
+    plain = table[table["name"] == "sst2-plain"]
+    narrow = [plain.assign(name=f"sst2-width-64-of-128{rate}", flops=1e6) for rate in ("", "-rate-1e-3")]
+    (axes,) = plots.draw_task(pandas.concat([table, *narrow]), "sst2").axes
+    drawn = {container.get_label(): container.lines[0].get_xydata() for container in axes.containers}
+    assert len(drawn["narrower"]) == 2 and 1.0 in drawn["narrower"][:, 0]
 
 
 def test_gains_are_bars_beside_each_other(table):
