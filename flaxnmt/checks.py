@@ -171,7 +171,7 @@ def _uses(config: Config) -> dict[str, tuple[bool, str]]:
         ),
         "training.label_smoothing": (
             translates or not config.training.label_smoothing,
-            "the loss of translation alone is smoothed",
+            "no other loss than that of translation is smoothed; train a model of translation",
         ),
         "data.paragraphs": (translates, "texts have documents alone; train a model of translation"),
     }

@@ -327,7 +327,7 @@ def test_models_of_texts_refuse_what_belongs_to_others(model, data, said):
 def test_label_smoothing_is_of_translation():
     smoothed = TrainingConfig(label_smoothing=0.2)
     for model in (EncoderOnlyConfig(), EncoderOnlyConfig(head="spans"), DecoderOnlyConfig(task="language")):
-        with pytest.raises(ConfigError, match="--training.label-smoothing .* translation alone"):
+        with pytest.raises(ConfigError, match="--training.label-smoothing .* train a model of translation"):
             check_used(Config(model=model, training=smoothed))
         check_used(Config(model=model, training=TrainingConfig(label_smoothing=0.0)))
     for model in (DecoderOnlyConfig(), PRESETS["tiny"]):
