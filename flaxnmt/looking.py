@@ -106,12 +106,12 @@ def of_gates(
         longest = int(tokens.lengths.max())
         # Translations at other budgets are about as long: of one shape, all share a program.
         width = max(longest, min(-(-longest // WIDTH) * WIDTH, model.config.max_positions))
-        ids.append(jnp.asarray(tokens.padded(np.arange(len(tokens)), width)))
-    found = _captured(model, translator.params, *ids, jnp.full(len(ids[0]), place))
-    source, target = (np.asarray(side != PAD) for side in ids)
+        ids.append(tokens.padded(np.arange(len(tokens)), width))
+    found = counts.in_batches(partial(_captured, model, place, translator.params), *ids)
+    source, target = (side != PAD for side in ids)
     if isinstance(model, DecoderOnly):
         # Its one stack runs over both.
-        target = np.asarray(one_sequence(*ids)[1])
+        target = np.asarray(one_sequence(*map(jnp.asarray, ids))[1])
 
     def mask(stack, block, kind):
         return source if stack == "encoder" or (kind == "keys" and block != "attention") else target
@@ -120,10 +120,11 @@ def of_gates(
 
 
 @partial(jax.jit, static_argnums=0)
-def _captured(model, params, source, target, budget):
+def _captured(model, place, params, source, target):
     """What each gate does with each token."""
 
     def capture(model):
+        budget = jnp.full(len(source), place, jnp.int32)
         encoded, encoder = model.encode(source, capture=True, budget=budget)
         _, decoder = model.decode(encoded, target, capture=True)
         return encoder.gates | decoder.gates

@@ -3,12 +3,32 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from flaxnmt.typing import Array, Bool, Float
+from flaxnmt.symbols import PAD
+from flaxnmt.typing import Array, Bool, Float, Int
+
+BATCH = 64
+"""Rows at once."""
 
 Gates = Mapping[str, Sequence[Mapping[str, Mapping[str, Float[Array, "B L m"]]]]]
 """By stack, layer, block and kind, as `Aux.gates`: 1 where a gate is open, 0 where it is closed and at padding."""
+
+
+def in_batches(capture: Callable[..., Gates], *ids: Int[np.ndarray, "B _"]) -> Gates:
+    """What blocks capture of padded rows, and of those that go with them.
+
+    Args:
+      capture: from as many rows of each of `ids` to what was captured of them; always of the same number.
+    """
+    count = len(ids[0])
+    size = min(count, BATCH)
+    filled = (np.pad(rows, ((0, -count % size), (0, 0)), constant_values=PAD) for rows in ids)
+    batches = zip(*(rows.reshape(-1, size, rows.shape[1]) for rows in filled), strict=True)
+    found = [capture(*batch) for batch in batches]
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:count], *found)
 
 
 def of_gates(gates: Gates, mask: Callable[[str, str, str], Bool[np.ndarray, "B L"]]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """What gates of models of one stack let through of texts."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,10 +10,9 @@ import numpy as np
 
 from flaxnmt.errors import DataError
 from flaxnmt.gates.budget import find_budget
-from flaxnmt.gates.counts import of_gates
+from flaxnmt.gates.counts import in_batches, of_gates
 from flaxnmt.language.attention import closed, how_to_read
 from flaxnmt.language.causal import CausalReader
-from flaxnmt.language.contextual import BATCH
 from flaxnmt.language.reader import Reader
 from flaxnmt.symbols import PAD
 from flaxnmt.translation.lines import refuse_one
@@ -40,16 +40,14 @@ def of_texts(
     if not texts:
         raise DataError("no texts: gates are counted over those of one at least")
     rows = [closed(reader.read(text).ids, longest_of(model.config), reader.last) for text in texts]
-    width, size = max(map(len, rows)), min(len(rows), BATCH)
-    ids = np.full((-(-len(rows) // size) * size, width), PAD, np.int32)
+    ids = np.full((len(rows), max(map(len, rows))), PAD, np.int32)
     for row, read in zip(ids, rows):
         row[: len(read)] = read
 
     @jax.jit
     def capture(variables, tokens):
-        budget = jnp.full(size, place, jnp.int32)
+        budget = jnp.full(len(tokens), place, jnp.int32)
         return model.apply(variables, tokens, capture=True, budget=budget, method=method)[1].gates
 
-    batches = [capture({"params": reader.params}, batch) for batch in ids.reshape(-1, size, width)]
-    found = jax.tree.map(lambda *parts: jnp.concatenate(parts)[: len(rows)], *batches)
-    return of_gates(found, lambda *_: ids[: len(rows)] != PAD)
+    found = in_batches(partial(capture, {"params": reader.params}), ids)
+    return of_gates(found, lambda *_: ids != PAD)

@@ -107,6 +107,9 @@ def test_every_gate_says_how_much_it_lets_through(run):
     assert all(0 <= row["on"] <= 1 and 0 <= row["mixed"] <= 1 for row in rows)
     shut = {row["stack"] for row in rows if row["on"] < 1}
     assert shut == {"encoder", "decoder"}
+    # More lines than a batch holds, of which the last is not whole.
+    for row, many in zip(rows, run.gates(lines * 40, outputs * 40, budget=0.5), strict=True):
+        assert many == pytest.approx(row)
     for some in ([], outputs[:-1]):
         with pytest.raises(DataError, match="lines and .* translations"):
             run.gates(lines if some else [], some)
