@@ -29,6 +29,7 @@ from experiments.benchmarks.peers.sizes import SIZES, Size
 from flaxnmt import open_run
 from flaxnmt.data.shards import TokenArray, TokenCorpus
 from flaxnmt.decoding.beam import beam_search
+from flaxnmt.layers.segments import segments_here
 from flaxnmt.models.config import BudgetConfig
 from flaxnmt.models.flops import side_flops
 from flaxnmt.models.seq2seq import Seq2Seq
@@ -112,7 +113,13 @@ class System:
         @jax.jit
         def search(params, source, budget):
             cache = model.apply(
-                {"params": params}, source, options.beam, target, budget=budget, method="start"
+                {"params": params},
+                source,
+                options.beam,
+                target,
+                budget=budget,
+                segments=segments_here(),
+                method="start",
             )
             step = partial(model.apply, {"params": params}, method="step")
             return beam_search(

@@ -19,6 +19,7 @@ from experiments.benchmarks.peers.sizes import (
 )
 from flaxnmt.config import OptimizerConfig, TrainingConfig
 from flaxnmt.decoding.beam import beam_search
+from flaxnmt.layers.segments import segments_here
 from flaxnmt.models.config import DecoderConfig, EncoderConfig, MultiHead, Seq2SeqConfig
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.sharding import make_mesh, unbox, use_mesh
@@ -108,7 +109,7 @@ def make_translate(
     @jax.jit
     def search(params, source):
         bound = model.bind({"params": params})
-        cache = bound.start(source, beam, target_length)
+        cache = bound.start(source, beam, target_length, segments=segments_here())
         step = partial(model.apply, {"params": params}, method="step")
         lengths = jnp.full(len(source), target_length)
         return beam_search(

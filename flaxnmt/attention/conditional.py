@@ -177,7 +177,7 @@ class ConditionalAttention(MultiHeadAttention, kw_only=True):
             if self._dispatches(sentences, sentences * words):
                 return conditional_attention(query, key, value, mask, selection, keep, distances)
             weights = conditional_weights(query, key, mask, selection, keep, distances, self.weights)
-            return self._weighted(weights, _in_line(value), places)
+            return self._weighted(weights, [_in_line(value)], places)
 
         if context.deterministic or not self.dropout:
             y = if_any(context.active, look, query, shared, selection, None)

@@ -1,5 +1,7 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2.2)."""
 
+from functools import reduce
+from operator import add
 from typing import Any, ClassVar
 
 import jax
@@ -10,11 +12,12 @@ from flaxnmt.attention.distances import DistanceScores
 from flaxnmt.attention.dot_product import attend, attention_scores
 from flaxnmt.attention.relative import AttentionPositions
 from flaxnmt.attention.weights import Weights, softmax_weights
-from flaxnmt.layers.active import if_any, on_active
+from flaxnmt.layers.active import on_active
 from flaxnmt.layers.context import Context, KeyValues, Places
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned, projection
 from flaxnmt.layers.linear import biased, linear
+from flaxnmt.layers.segments import Parts, Segments, slots_of
 from flaxnmt.layers.sublayer import SubLayer, words_each
 from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Bool, Count, Float
@@ -26,6 +29,11 @@ def normalised(
     """Layer normalisation by a (scale, bias) that is stored by head, computed in float32."""
     scale, bias = (of_heads.ravel() for of_heads in norm)
     return (jax.nn.standardize(x.astype(jnp.float32), epsilon=1e-6) * scale + bias).astype(x.dtype)
+
+
+def _of_slots(of_pairs: Array | None, some: slice) -> Array | None:
+    """A mask or a bias [..., L] of some slots alone."""
+    return None if of_pairs is None else of_pairs[..., some]
 
 
 class MultiHeadAttention(SubLayer):
@@ -147,27 +155,40 @@ class MultiHeadAttention(SubLayer):
         return self.positions.queries(query, places.query), self.positions.scores(query, places)
 
     def _weighted(
-        self, weights: Float[Array, "*B H Q L"], value: Float[Array, "*B H L K"], places: Places
+        self, weights: Float[Array, "*B H Q L"], values: list[Float[Array, "*B H _ K"]], places: Places
     ) -> Float[Array, "*B H Q K"]:
-        """The weighted sums of the values, and what positions add to them."""
-        y = attend(weights, value)
+        """The weighted sums of the values, which may lie in several arrays, and what positions add to them."""
+        sums = (
+            attend(weights[..., some], value) for some, value in zip(slots_of(values), values, strict=True)
+        )
+        y = reduce(add, sums)
         return y if self.positions is None else self.positions.outputs(y, weights, places)
 
-    def rows(self, x: Float[Array, "*B Q D"], shared: KeyValues, context: Context):
+    def rows(self, x: Float[Array, "*B Q D"], shared: KeyValues | Segments, context: Context):
+        """As of every sub-layer; the shared part may be a cache in segments."""
         (query,) = self._heads(x, self.w_query, biases=self.b_query, active=context.active)
-        places = context.places(query.shape[-2], shared.key.shape[-2])
+        segments = shared if isinstance(shared, Segments) else Segments((shared,))
+        mask = context.attention_mask(query.shape[-2], segments.length)
+        everywhere = context.places(query.shape[-2], segments.length)
 
-        def look(query, shared, mask, bias):
-            query, relative = self._placed(query, places)
-            biases = [] if bias is None else [bias]
+        def look(parts: Parts):
+            slots = slots_of([part.key for part in parts])
+            places = everywhere.first(slots[-1].stop)
+            placed, relative = self._placed(query, places)
+            biases = [] if context.bias is None else [context.bias[..., : slots[-1].stop]]
             biases += [] if relative is None else [relative.of_pairs()]
-            weights = self.weights(attention_scores(query, shared.key, mask, sum(biases) if biases else None))
+            bias = sum(biases) if biases else None
+            scores = [
+                attention_scores(placed, part.key, _of_slots(mask, some), _of_slots(bias, some))
+                for some, part in zip(slots, parts, strict=True)
+            ]
+            weights = self.weights(jnp.concatenate(scores, axis=-1))
             dropped = self.weights_dropout(weights, context.deterministic)
-            return self._weighted(dropped, shared.value, places), weights
+            y = self._weighted(dropped, [part.value for part in parts], places)
+            return y, weights if context.capture else None
 
-        mask = context.attention_mask(query.shape[-2], shared.key.shape[-2])
-        y, weights = if_any(context.active, look, query, shared, mask, context.bias)
-        return self._output(y, context.active), weights if context.capture else None
+        y, weights = segments.over_used(look, context.active)
+        return self._output(y, context.active), weights
 
     def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         seen = words_each(keys, sentences)

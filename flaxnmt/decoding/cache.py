@@ -46,8 +46,8 @@ def init_ancestors(batch: int, beams: int, length: int) -> Int[Array, "B K T"]:
     Keys and values of self-attention are written once and stay there: shared arrays [B, H, T * K, D] (D the
     head size), slot t * K + k for hypothesis k at position t. `ancestors[b, k, t]` names the hypothesis that
     wrote what hypothesis k has at position t; only these integers are reordered. All K queries of a row then
-    attend to all its slots in one matrix product under the mask of `visible_slots`: the same sums, without a
-    gather of the cache.
+    attend to its slots together, under the mask of `visible_slots`: the same sums, without a gather of the
+    cache. Slots may lie in several arrays (`flaxnmt.layers.segments`), of which steps read those in use.
     """
     return jnp.zeros((batch, beams, length), jnp.int32)
 

@@ -9,6 +9,7 @@ from flaxnmt.layers.active import picked
 from flaxnmt.layers.context import Context, KeyValues
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned
+from flaxnmt.layers.segments import Segments
 from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.typing import Array, Count, Float, Int
 
@@ -81,7 +82,7 @@ class Block(nn.Module):
         shared = self.sublayer.keys(self._before(x), context)
         return self(picked(x, places), context.of_places(places), shared)
 
-    def extend(self, x: Float[Array, "*B Q D"], cache: KeyValues | None, context: Context, write):
+    def extend(self, x: Float[Array, "*B Q D"], cache: KeyValues | Segments | None, context: Context, write):
         """One step of decoding: adds the shared part of the new rows to the cache, then looks at what is visible.
 
         Args:

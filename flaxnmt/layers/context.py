@@ -30,6 +30,10 @@ class Places:
     span: int = struct.field(pytree_node=False)
     consecutive: bool = struct.field(pytree_node=False, default=False)
 
+    def first(self, keys: int) -> "Places":
+        """Of so many keys."""
+        return self.replace(key=self.key[..., :keys])
+
 
 @struct.dataclass
 class Gating:

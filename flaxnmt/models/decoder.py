@@ -9,7 +9,8 @@ from flax import linen as nn
 
 from flaxnmt.gates.block import GatedKeys
 from flaxnmt.layers.block import Block, layer_norm
-from flaxnmt.layers.context import Aux, Context, KeyValues
+from flaxnmt.layers.context import Aux, Context
+from flaxnmt.layers.segments import Segments
 from flaxnmt.layers.stack import Stack
 from flaxnmt.typing import Array, Float, PyTree
 
@@ -54,7 +55,7 @@ class DecoderLayer(nn.Module):
     def step(
         self,
         x: Float[Array, "*B K D"],
-        cache: KeyValues,
+        cache: Segments,
         shared: Shared,
         target: Context,
         source: Context,

@@ -1,15 +1,13 @@
 """Models that are a decoder alone: a text, or a source, a delimiter and a target, as one sequence (Liu et al. 2018)."""
 
-from functools import partial
-
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxnmt.decoding.cache import DecodeCache, extend_ancestors, init_ancestors, visible_slots
 from flaxnmt.gates.budget import full_budget
-from flaxnmt.layers.context import Aux, Context, Gating, packed_positions, positions_of
+from flaxnmt.layers.context import Aux, Context, Gating, KeyValues, packed_positions, positions_of
 from flaxnmt.layers.embedding import Embedding, TokenTable
+from flaxnmt.layers.segments import Segments, divided
 from flaxnmt.models import build
 from flaxnmt.models.config import DecoderOnlyConfig
 from flaxnmt.models.seq2seq import Encoded, shift_right
@@ -231,16 +229,23 @@ class DecoderOnly(nn.Module):
         paragraphs: None = None,
         budget: Int[Array, " B"] | None = None,
         skip: bool = True,
+        segments: int = 1,
     ) -> DecodeCache:
-        """The cache before the first symbol: keys and values of the source, then room for `max_length` positions."""
+        """The cache before the first symbol: keys and values of the source, then room for `max_length` positions.
+
+        The room is divided into `segments`, of which steps read those that hold something.
+        """
         encoded, _ = self.encode(source, budget=budget)
         places = _counted(encoded.mask)
         visible = self._visible(places, places, source.shape[-1])
         context = _context(encoded.mask, places, visible, skip=skip)
         x = self.embedding(source, places, True, encoded.marks)
         _, caches = self.decoder.fill(x, context)
-        room = [(0, 0), (0, max_length * beams), (0, 0)]
-        caches = jax.tree.map(lambda y: jnp.pad(y, [(0, 0)] * (y.ndim - 3) + room), caches)
+        lengths = [beams * positions for positions in divided(max_length, segments)]
+        if self.config.scan:
+            caches = Segments.behind(caches, lengths, scanned=True)
+        else:
+            caches = tuple(Segments.behind(keys, lengths) for keys in caches)
         ancestors = init_ancestors(len(source), beams, max_length)
         return DecodeCache(ancestors, (caches, encoded.mask, encoded.marks))
 
@@ -266,9 +271,8 @@ class DecoderOnly(nn.Module):
             skip=skip,
         )
 
-        def write(cached, new):
-            put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=width + position * beams, axis=-2)
-            return jax.tree.map(put, cached, new)
+        def write(cached: Segments, new: KeyValues) -> Segments:
+            return cached.written(new, width + position * beams)
 
         x = self.embedding(tokens, own, True, marks)
         hidden, caches = self.decoder.step(x, caches, context, write)

@@ -10,7 +10,8 @@ from flaxnmt.each_device import branch_groups, side_by_side
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.layers.block import Block, layer_norm
-from flaxnmt.layers.context import Aux, Context, KeyValues
+from flaxnmt.layers.context import Aux, Context
+from flaxnmt.layers.segments import Segments
 from flaxnmt.layers.stack import Stack
 from flaxnmt.typing import Array, Float, Int, PyTree
 
@@ -54,7 +55,7 @@ class EncoderLayer(nn.Module):
         x, keys = self.attention.extend(x, None, context, lambda _, new: new)
         return self.feed_forward(x, context)[0], keys
 
-    def step(self, x: Float[Array, "*B K D"], cache: KeyValues, context: Context, write):
+    def step(self, x: Float[Array, "*B K D"], cache: Segments, context: Context, write):
         """One position of K hypotheses: ([*B, K, D], the cache with that position in it)."""
         x, cache = self.attention.extend(x, cache, context, write)
         return self.feed_forward(x, context)[0], cache

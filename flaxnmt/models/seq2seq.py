@@ -1,7 +1,6 @@
 """The encoder-decoder translation model."""
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from flaxnmt.decoding.cache import DecodeCache, extend_ancestors, init_ancestors
 from flaxnmt.gates.budget import full_budget
 from flaxnmt.layers.context import Aux, Context, Gating, KeyValues, positions_of
 from flaxnmt.layers.embedding import Embedding, TokenTable
+from flaxnmt.layers.segments import Segments, divided
 from flaxnmt.models import build
 from flaxnmt.models.config import Seq2SeqConfig
 from flaxnmt.symbols import BOS, EOS, PAD
@@ -222,10 +222,12 @@ class Seq2Seq(nn.Module):
         skip: bool = True,
         wanted: Int[Array, "B W"] | None = None,
         places: Int[Array, "B N M"] | None = None,
+        segments: int = 1,
     ) -> DecodeCache:
         """The cache before the first symbol: source keys and values, room for `max_length` target positions.
 
-        Each sentence of a document is a row of the search of its own, or each of those `wanted`, by their index.
+        Each sentence of a document is a row of the search of its own, or each of those `wanted`, by their index. The
+        room is divided into `segments`, of which steps read those that hold something.
         """
         encoded, _ = self.encode(source, paragraphs=paragraphs, budget=budget, skip=skip, places=places)
         shared = self.decoder.source_keys(encoded.memory, Context(key_mask=encoded.mask, skip=skip))
@@ -236,13 +238,14 @@ class Seq2Seq(nn.Module):
         if wanted is not None and self.config.document.cross == "sentence":
             shared, mask = self._of_sentences(shared, mask, wanted)
         layers, heads = self.config.decoder.layers, self.config.decoder.attention.heads
-        shape = *lead, heads, max_length * beams, self.config.d_model // heads
+        shape = *lead, heads, 0, self.config.d_model // heads
+        lengths = [beams * positions for positions in divided(max_length, segments)]
         if self.config.scan:
-            empty = jnp.zeros((layers, *shape), self.config.dtype)
-            own = KeyValues(empty, empty)
+            nothing = jnp.zeros((layers, *shape), self.config.dtype)
+            own = Segments.behind(KeyValues(nothing, nothing), lengths, scanned=True)
         else:
-            empty = jnp.zeros(shape, self.config.dtype)
-            own = (KeyValues(empty, empty),) * layers
+            nothing = jnp.zeros(shape, self.config.dtype)
+            own = (Segments.behind(KeyValues(nothing, nothing), lengths),) * layers
         return DecodeCache(init_ancestors(math.prod(lead), beams, max_length), (own, shared, mask, marks))
 
     def _of_sentences(self, shared, mask: Bool[Array, "B N M"], wanted: Int[Array, "B W"]):
@@ -287,9 +290,8 @@ class Seq2Seq(nn.Module):
             skip=skip,
         )
 
-        def write(cached: KeyValues, new: KeyValues) -> KeyValues:
-            put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=position * beams, axis=-2)
-            return jax.tree.map(put, cached, new)
+        def write(cached: Segments, new: KeyValues) -> Segments:
+            return cached.written(new, position * beams)
 
         x = self.target_embedding(ids, jnp.full((1, 1), position), True, marks)
         source = Context(query_mask=target.query_mask, key_mask=mask, skip=skip)

@@ -13,6 +13,7 @@ from flaxnmt.decoding.hypotheses import Hypotheses
 from flaxnmt.decoding.sampling import sample
 from flaxnmt.decoding.scoring import token_log_probs
 from flaxnmt.each_device import each_alone
+from flaxnmt.layers.segments import segments_here
 from flaxnmt.symbols import PAD
 from flaxnmt.typing import Params
 
@@ -86,6 +87,7 @@ def start(
         batch.get("paragraph"),
         **some,
         skip=skip,
+        segments=segments_here(),
         method="start",
     )
     rows = {

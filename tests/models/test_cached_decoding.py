@@ -1,5 +1,7 @@
 """One position at a time over a cache equals all positions at once. Tolerance of float32 logits: 5e-5."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,8 +23,9 @@ def full_logits(model, params):
     return logits.reshape(*HYPOTHESES.shape, -1)
 
 
-def stepped_logits(model, params, room=LENGTH):
-    cache = jax.jit(lambda: model.apply(params, SOURCE, BEAMS, room, method="start"))()
+def stepped_logits(model, params, room=LENGTH, segments=4):
+    start = partial(model.apply, params, SOURCE, BEAMS, room, segments=segments, method="start")
+    cache = jax.jit(start)()
     step = jax.jit(
         lambda cache, tokens, position: model.apply(params, cache, tokens, position, method="step")
     )
@@ -82,6 +85,15 @@ def test_room_that_is_not_used_changes_nothing(positions):
     np.testing.assert_allclose(stepped_logits(model, params, room=11), full_logits(model, params), atol=5e-5)
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", pytest.param("shaw", marks=pytest.mark.slow)])
+def test_any_number_of_segments_gives_the_same_logits(positions):
+    model = small_model(positions=positions, relative_clip=2)
+    params = {"params": float32(random_params(model))}
+    one, *others = (stepped_logits(model, params, segments=segments) for segments in (1, 2, 100))
+    for logits in others:
+        np.testing.assert_allclose(logits, one, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_bfloat16_caches_are_half_as_large_and_close():
     model = small_model(compute_dtype="bfloat16")
@@ -99,9 +111,5 @@ def test_source_keys_are_not_tiled_over_the_beam():
     params = {"params": float32(random_params(model))}
     cache = jax.eval_shape(lambda: model.apply(params, SOURCE, 7, LENGTH, method="start"))
     own, cross, *_ = cache.shared
-    assert own[0].key.shape == (2, 2, LENGTH * 7, 8) and cross[0]["cross"].key.shape == (
-        2,
-        2,
-        SOURCE.shape[1],
-        8,
-    )
+    assert own[0].parts[0].key.shape == (2, 2, LENGTH * 7, 8)
+    assert cross[0]["cross"].key.shape == (2, 2, SOURCE.shape[1], 8)

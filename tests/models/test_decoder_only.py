@@ -53,11 +53,14 @@ def test_source_delimiter_and_target_are_one_sequence_of_n_plus_h_plus_1():
     assert present.sum() == 3 + 2 + 1 and places[present].tolist() == list(range(6))
 
 
-def test_steps_over_a_cache_equal_all_positions_at_once(variant):
+@pytest.mark.parametrize("segments", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_steps_over_a_cache_equal_all_positions_at_once(variant, segments):
     model, params = variant
     source = jnp.repeat(SOURCE, BEAMS, axis=0)
     full = jax.jit(model.apply)(params, source, HYPOTHESES.reshape(-1, LENGTH))
-    cache = jax.jit(lambda: model.apply(params, SOURCE, BEAMS, LENGTH + 1, method="start"))()
+    cache = jax.jit(
+        lambda: model.apply(params, SOURCE, BEAMS, LENGTH + 1, segments=segments, method="start")
+    )()
     step = jax.jit(lambda cache, tokens, t: model.apply(params, cache, tokens, t, method="step"))
     tokens, steps = jnp.full((2, BEAMS), BOS), []
     for t in range(LENGTH):
@@ -110,7 +113,7 @@ def test_a_source_symbol_sees_those_behind_it_only_in_a_bidirectional_prefix():
         model = small_decoder(decoder=DecoderConfig(2, MultiHead(2), 24), **changes)
         params = {"params": float32(random_params(model))}
         cache = jax.jit(lambda source: model.apply(params, source, 1, 2, method="start"))(source)
-        return cache.shared[0][1].key[:, :, 0]
+        return cache.shared[0][1].parts[0].key[:, :, 0]
 
     changed = SOURCE.at[:, 2].set(9)
     same = first_of_source(SOURCE), first_of_source(changed)
