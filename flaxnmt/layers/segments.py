@@ -55,15 +55,15 @@ class Segments:
     @classmethod
     def behind(cls, keys: KeyValues, lengths: Sequence[int], scanned: bool = False) -> "Segments":
         """Room for so many slots in each part behind some keys, of which there may be none; of all layers if scanned."""
-        layers = keys.key.shape[:1] if scanned else ()
         if len(lengths) == 1:
             room = [(0, 0)] * (keys.key.ndim - 2) + [(0, *lengths), (0, 0)]
-            return cls((jax.tree.map(lambda y: jnp.pad(y, room), keys),), jnp.ones(layers, jnp.int32))
+            return cls((jax.tree.map(lambda y: jnp.pad(y, room), keys),))
 
         def empty(length):
             return jax.tree.map(lambda y: jnp.zeros((*y.shape[:-2], length, y.shape[-1]), y.dtype), keys)
 
         first = (keys,) if keys.key.shape[-2] else ()
+        layers = keys.key.shape[:1] if scanned else ()
         return cls((*first, *map(empty, lengths)), jnp.ones(layers, jnp.int32))
 
     @property
