@@ -46,8 +46,8 @@ WIDTH = 32
 TURN = 0.5
 """Seconds, at least, of a system's turn: of short calls it has several."""
 LIMIT = (
-    "What limits the small size: a product of matrices has costs before its first row, and to bring rows together and "
-    "back costs as much as a product of some of them."
+    "What limits the small size: XLA computes products of few rows and columns on one core of several, and to bring rows "
+    "together and back costs as much as a product of some of them."
 )
 
 

@@ -1,8 +1,7 @@
 """A cache of keys and values in several arrays, of which those are read that hold something.
 
-There is room for the longest output, and to look at all of it is most of the work of attention in a search, where outputs
-are shorter and a step is in their midst. What is cut out of one array is copied before it is multiplied; of several
-arrays the first ones are multiplied as they are.
+There is room for the longest output, and a step in the midst of shorter ones would look at all of it. What is cut out of one
+array is copied before it is multiplied; of several arrays the first ones are multiplied as they are.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ def slots_of(parts: Sequence[Array]) -> list[slice]:
 def segments_here() -> int:
     """Into how many parts to divide the room of a cache: on CPUs four, which each step pays with a switch a layer.
 
-    On GPUs a switch waits for the host, and of TPUs nothing is known yet: one.
+    On accelerators, where it has not been measured, one: on GPUs the host may have to choose.
     """
     return 4 if jax.default_backend() == "cpu" else 1
 
