@@ -34,7 +34,13 @@ def segments_here() -> int:
 
 
 def divided(positions: int, segments: int) -> list[int]:
-    """Positions of each of so many segments at most: none is empty, and the first ones have one more than others."""
+    """Positions of each of so many segments at most: none is empty, and the first ones have one more than others.
+
+    Raises:
+      ValueError: for less than one segment.
+    """
+    if segments < 1:
+        raise ValueError(f"a cache in {segments} segments: give at least 1")
     count = min(positions, segments)
     return [positions // count + (i < positions % count) for i in range(count)]
 

@@ -28,6 +28,11 @@ def test_room_is_divided_as_evenly_as_can_be(positions, segments, lengths):
     assert divided(positions, segments) == lengths
 
 
+def test_a_cache_has_at_least_one_segment():
+    with pytest.raises(ValueError, match="0 segments: give at least 1"):
+        divided(4, 0)
+
+
 @pytest.mark.parametrize("segments", [1, 2, 3, 7])
 @pytest.mark.parametrize("front, scanned", [(SOURCE, False), (0, False), (0, True)])
 def test_slots_are_written_in_turn_and_stay_where_they_are(segments, front, scanned):
