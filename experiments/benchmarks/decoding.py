@@ -2,15 +2,17 @@
 
 All systems translate the same sentences to outputs of one forced length, with a post-norm Transformer of one
 size, random parameters, cached keys and values and float32, on the same cores; they take turns. CTranslate2
-in int8 is shown for information. Peers run in their own environment (`make bench-peers-env`).
+in int8 is shown for information. Peers run in their own environment (`make bench-peers-env`). Then our cache in
+segments, of which steps read those in use, beside one array, with as much room as the outputs need and with more.
 
     python -m experiments.benchmarks.decoding --sizes small base
 """
 
 import contextlib
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +22,7 @@ import numpy as np
 
 from experiments.benchmarks import common, ours
 from experiments.benchmarks.peers.sizes import SIZES, Size, summary
+from flaxnmt.layers.segments import segments_here
 from flaxnmt.training.meters import CompilationCounter
 
 NAMES = {
@@ -45,14 +48,16 @@ class Options:
     rounds: int = 3
     repetitions: int = 3
     """Timed translations of all sentences in a round."""
+    rooms: tuple[int, ...] = (1, 2, 4)
+    """Room in the cache, in lengths of the outputs, at which segments are compared with one array."""
     cores: int = 2
     peers_python: Path = common.PEERS_PYTHON
     results: Path = common.RESULTS
 
 
-def run_ours(size: Size, source: np.ndarray, target_length: int, beam: int) -> Callable[[int], dict]:
+def run_ours(size: Size, source: np.ndarray, target_length: int, beam: int, **cache) -> Callable[[int], dict]:
     """Compiles the search; returns a function that times so many translations of all sentences."""
-    parameters, translate = ours.make_translate(size, source, target_length, beam)
+    parameters, translate = ours.make_translate(size, source, target_length, beam, **cache)
     translate()
 
     def round_of(repetitions: int) -> dict:
@@ -97,7 +102,42 @@ def measure(name: str, options: Options) -> dict:
     lengths = {
         kind: sorted({n for result in results for n in result["lengths"]}) for kind, results in rounds.items()
     }
-    return {"size": name, **common.compare(rounds), "lengths": lengths, "compilations": compilations.total}
+    return {
+        "size": name,
+        **common.compare(rounds),
+        "lengths": lengths,
+        "compilations": compilations.total,
+        "caches": measure_caches(size, source, options),
+    }
+
+
+def measure_caches(size: Size, source: np.ndarray, options: Options) -> list[dict]:
+    """Median milliseconds of a translation of all sentences by room and number of segments."""
+    sizes = [(room, segments) for room in options.rooms for segments in (1, segments_here())]
+    systems = {
+        str((room, segments)): partial(
+            run_ours(
+                size,
+                source,
+                options.target_length,
+                options.beam,
+                room=room * options.target_length,
+                segments=segments,
+            ),
+            options.repetitions,
+        )
+        for room, segments in sizes
+    }
+    rounds = common.interleave(systems, options.rounds)
+    return [
+        {
+            "room": room * options.target_length,
+            "segments": segments,
+            "milliseconds": 1e3
+            * statistics.median(s for result in rounds[str((room, segments))] for s in result["seconds"]),
+        }
+        for room, segments in sizes
+    ]
 
 
 def describe(row: dict) -> str:
@@ -107,8 +147,19 @@ def describe(row: dict) -> str:
     )
     return (
         f"## {row['size']}\n\n{common.compare_table(row, NAMES)}\n\n"
-        f"Lengths produced: {lengths}. Compilations after warm-up: {row['compilations']}."
+        f"Lengths produced: {lengths}. Compilations after warm-up: {row['compilations']}.\n\n"
+        f"{describe_caches(row['caches'])}"
     )
+
+
+def describe_caches(caches: Sequence[dict]) -> str:
+    """A line for each room, with the time of one array and of segments."""
+    lines = [
+        (one["room"], one["milliseconds"], parts["milliseconds"], parts["milliseconds"] / one["milliseconds"])
+        for one, parts in zip(caches[::2], caches[1::2], strict=True)
+    ]
+    several = f"{segments_here()} segments, ms"
+    return common.table(("room for an output", "one array, ms", several, "segments / one array"), lines)
 
 
 def main(options: Options) -> None:

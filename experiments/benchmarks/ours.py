@@ -100,21 +100,29 @@ def make_training(size: Size, batches: Sequence[dict]) -> Training:
 
 
 def make_translate(
-    size: Size, source: np.ndarray, target_length: int, beam: int
+    size: Size,
+    source: np.ndarray,
+    target_length: int,
+    beam: int,
+    room: int | None = None,
+    segments: int | None = None,
 ) -> tuple[int, Callable[[], list[int]]]:
-    """Number of parameters, and a function that translates all sentences and returns their lengths."""
+    """Number of parameters, and a function that translates all sentences and returns their lengths.
+
+    `room` is what the cache has for an output, `target_length` if None; it lies in `segments`, as in commands if None.
+    """
     model = make_model(size)
     params = init_params(model)
+    room = target_length if room is None else room
+    segments = segments_here() if segments is None else segments
 
     @jax.jit
     def search(params, source):
         bound = model.bind({"params": params})
-        cache = bound.start(source, beam, target_length, segments=segments_here())
+        cache = bound.start(source, beam, room, segments=segments)
         step = partial(model.apply, {"params": params}, method="step")
         lengths = jnp.full(len(source), target_length)
-        return beam_search(
-            step, cache, lengths, max_length=target_length, beam_size=beam, min_lengths=lengths
-        )
+        return beam_search(step, cache, lengths, max_length=room, beam_size=beam, min_lengths=lengths)
 
     def translate() -> list[int]:
         return np.asarray(search(params, source).lengths)[:, 0].tolist()

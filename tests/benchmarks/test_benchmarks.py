@@ -13,6 +13,7 @@ import pytest
 from experiments.benchmarks import budgets, common, document_times, ours, training
 from experiments.benchmarks.peers.sizes import EOS, PAD, SIZES
 from flaxnmt.errors import ConfigError, RunError
+from flaxnmt.layers.segments import segments_here
 from flaxnmt.models.config import PRESETS
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.training.meters import CompilationCounter
@@ -131,6 +132,9 @@ def test_decoding_runs_from_the_command_line_and_writes_its_row(tmp_path):
     row = json.loads((tmp_path / "benchmarks.jsonl").read_text())
     assert row["benchmark"] == "decoding_speed" and row["machine"]["cores"] == 1
     assert row["sizes"][0]["lengths"] == {"flaxnmt": [7]}
+    caches = [(cache["room"], cache["segments"]) for cache in row["sizes"][0]["caches"]]
+    assert caches == [(room, segments) for room in (7, 14, 28) for segments in (1, segments_here())]
+    assert all(cache["milliseconds"] > 0 for cache in row["sizes"][0]["caches"])
     assert "results" not in row["options"]
 
 
