@@ -46,8 +46,8 @@ WIDTH = 32
 TURN = 0.5
 """Seconds, at least, of a system's turn: of short calls it has several."""
 LIMIT = (
-    "What limits the small size: XLA computes products of few rows and columns on one core of several, and to bring rows "
-    "together and back costs as much as a product of some of them."
+    "What was found to limit the small size on two cores of an EPYC ([speed.md](speed.md)): XLA computes products of few rows "
+    "and columns on one core of several, and to bring rows together and back costs as much as a product of some of them."
 )
 
 
@@ -139,7 +139,8 @@ class System:
         found = self.search(params, self.source, source)[:, 0]
         _, use = self.count({"params": params}, self.source, found, budget=source)
         _, encoding = self.count({"params": params}, self.text, self.text, budget=text)
-        # A search computes every hypothesis of the beam in the decoder, and the source once.
+        # A search computes every hypothesis of the beam in the decoder, and the source once; that the keys of the source, too,
+        # are counted for each, adds less than a tenth to the decoder's weight, which matters where the sides use other shares.
         ungated = dataclasses.replace(self.model.config, budget=BudgetConfig())
         work = np.multiply(side_flops(ungated, self.source.shape[1], found.shape[1]), (1, self.options.beam))
         return {

@@ -9,7 +9,7 @@ The loss of a budget is divided by its square: what a quarter needs to be kept w
 Command: python -m experiments.train cct_multi30k_en_de --run runs/cct --train train.en train.de --dev dev.en dev.de
          --test test.en test.de
          flaxnmt translate --run runs/cct --budget 0.5
-Hardware and time: 2 CPU cores, about twice the time of `multi30k_en_de`.
+Hardware and time: 2 CPU cores, about 1.2 times as long an update as `multi30k_en_de`.
 """
 
 import dataclasses

@@ -2,11 +2,11 @@
 
 One model for all budgets (encoder, decoder) against separately trained ones with fewer layers on both sides, fewer
 decoder layers alone (figures 4 and 5 of Bapna et al. 2020), or narrower feed-forward networks; the parts m of a
-feed-forward network (figure 12); noise that is constant (figure 11); and the list of tricks: norms of gated outputs, a
-lower lowest budget, the size of the control networks, one-sided loss, and a constraint for each sequence. What this size
-made us try beside them is in `results/budget_pilots.md`. Measured on the test set, for every budget, of tricks for
-those that are equal on both sides: BLEU, chrF, the share of the full computation that was used, and how much each
-gate lets through (figure 10). By a paired bootstrap every budget of the model with gates is compared with the plain
+feed-forward network (figure 12); noise that is constant from when budgets begin, before which gates are open and there
+is none (figure 11); and the list of tricks: norms of gated outputs, a lower lowest budget, the size of the control
+networks, one-sided loss, and a constraint for each sequence. What this size made us try beside them is in
+`results/budget_pilots.md`. Measured on the test set, for every budget, of tricks for those that are equal on both
+sides: BLEU, chrF, the share of the full computation that was used, and how much each gate lets through (figure 10). By a paired bootstrap every budget of the model with gates is compared with the plain
 Transformer, and with its own full budget; every smaller model with the gated one at a budget of no more work; and
 every trick with a gated model that is trained as short, at the same budget on both sides. Computation is that on the
 reference, so that a model that writes less does not count as cheaper. How far the development BLEU of the full budget
@@ -183,7 +183,19 @@ DIFFERENCES = {
     "BLEU over the full budget": "of_full.bleu",
     "p of it": "of_full.bleu_p",
 }
-OVER_SAME = {"BLEU over gated, shorter": "against.bleu", "p": "against.bleu_p"}
+
+
+def _of_same_budget(column: str) -> Callable[[Row], float | None]:
+    """Of the reference at the same budget; none where it was not trained for that."""
+
+    def found(row: Row) -> float | None:
+        same = all(row[f"against.{side}_budget"] == row[f"{side}_budget"] for side in ("encoder", "decoder"))
+        return row[f"against.{column}"] if same else None
+
+    return found
+
+
+OVER_SAME = {"BLEU over gated, shorter": _of_same_budget("bleu"), "p": _of_same_budget("bleu_p")}
 OVER_GATED = {
     f"{name}{which}": column
     for which, place in (("", "against"), (", dearer", "against.dearer"))

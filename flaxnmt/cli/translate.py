@@ -47,7 +47,8 @@ class Translate:
     budget: str | None = None
     """Share of the full computation, or one each of encoder and decoder: 0.5, or 1.0,0.25. The largest by default."""
     used: Path | None = None
-    """With budgets: keep here the shares that each translation used, "encoder decoder" on its line."""
+    """With budgets: keep here the shares of the full computation that each translation used, "encoder decoder" on its line,
+    of the first where there are several, as its text is read; 0 for a blank line."""
     sample: bool = False
     """Draw translations at random in place of searching for the best."""
     temperature: float = 1.0
@@ -66,7 +67,7 @@ class Translate:
         from flaxnmt.data.readers import read_source
         from flaxnmt.gates.budget import parse_budget
         from flaxnmt.translation import spaced
-        from flaxnmt.translation.search import Sampling
+        from flaxnmt.translation.search import BLANK, Sampling
 
         self._check()
         prefixes = list(read_source(self.prefix)) if self.prefix else None
@@ -102,7 +103,7 @@ class Translate:
         first = list(islice(results, 1))
         with writer(self.output) as out:
             for number, hypotheses in enumerate(chain(first, results), start=1):
-                outputs += [hypotheses[0].text] if self.used else []
+                outputs += hypotheses[:1] if self.used else []
                 if self.n_best is None:
                     out.write(f"{hypotheses[0].text}\n")
                 else:
@@ -112,9 +113,12 @@ class Translate:
                         )
                 out.flush()
         if self.used:
-            scores = score(sources, outputs, self.batch_size, budget=options["budget"])
+            texts = [best.text for best in outputs]
+            scores = score(sources, texts, self.batch_size, budget=options["budget"])
             with writer(self.used) as out:
-                out.writelines(" ".join(f"{share:.4f}" for share in found.use) + "\n" for found in scores)
+                for best, found in zip(outputs, scores, strict=True):
+                    use = (0.0, 0.0) if best is BLANK else found.use
+                    out.write(" ".join(f"{share:.4f}" for share in use) + "\n")
         return 0
 
     @property

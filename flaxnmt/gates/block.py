@@ -16,15 +16,14 @@ so it may say less than was computed.
 """
 
 import math
-from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
 from flaxnmt.gates.control import ControlNetwork, control_flops, decided, hard_gate, soft_gate
-from flaxnmt.layers.active import if_any
 from flaxnmt.layers.block import layer_norm, layer_norm_flops
 from flaxnmt.layers.context import Context, Gating, Use
 from flaxnmt.layers.dropout import Dropout, hash_normal
@@ -68,11 +67,18 @@ class GatedKeys:
     on: Float[Array, "B m"] | None = None
 
 
+def examples_of(rows: Float[Array, "*B Q m"]) -> tuple[int, int]:
+    """How many examples or documents these are, and rows of each; without an axis of examples it is one."""
+    *axes, queries, _ = rows.shape
+    return (axes[0], math.prod(axes[1:]) * queries) if axes else (1, queries)
+
+
 def count(mask: Bool[Array, "*B Q"] | None, rows: Float[Array, "*B Q D"]) -> Float[Array, " B"]:
     """Rows of each example, or of each document, that are not padding."""
     if mask is None:
-        return jnp.full(rows.shape[0], math.prod(rows.shape[1:-1]), jnp.float32)
-    return mask.reshape(rows.shape[0], -1).sum(-1, dtype=jnp.float32)
+        examples, each = examples_of(rows)
+        return jnp.full(examples, each, jnp.float32)
+    return mask.reshape(examples_of(rows)).sum(-1, dtype=jnp.float32)
 
 
 def count_sentences(
@@ -86,12 +92,21 @@ def count_sentences(
 
 def total(gate: Float[Array, "*B Q m"]) -> Float[Array, "B m"]:
     """Sums of the gates of each example over its rows."""
-    return gate.reshape(gate.shape[0], -1, gate.shape[-1]).sum(1)
+    return gate.reshape(*examples_of(gate), gate.shape[-1]).sum(1)
 
 
 def largest(gate: Float[Array, "*B Q m"]) -> Float[Array, "B m"]:
-    """The largest gates of each example over its rows."""
-    return gate.reshape(gate.shape[0], -1, gate.shape[-1]).max(1)
+    """The largest gates of each example over its rows, 0 without any."""
+    return gate.reshape(*examples_of(gate), gate.shape[-1]).max(1, initial=0)
+
+
+def _keys(sublayer: SubLayer, memory, context: Context):
+    return sublayer.keys(memory, context)
+
+
+def _no_keys(sublayer: SubLayer, memory, context: Context):
+    # The compiler computes nothing of what only gives its shapes.
+    return jax.tree.map(jnp.zeros_like, sublayer.keys(memory, context))
 
 
 class GatedBlock(nn.Module):
@@ -100,8 +115,8 @@ class GatedBlock(nn.Module):
     One attention (m = 1) or the m parts of a feed-forward network. A sub-layer that `gates_keys` has a second
     gate on the keys and values of each row of its memory, which other rows then see as zeros. Where `Context` is
     deterministic gates are decisions, and with its `skip` what they decide against is left out where it can be (see the
-    module); in training they are as its `gating` says, with noise by the rng stream `dropout`. It stands wherever a
-    `Block` stands.
+    module); in training they are as its `gating` says, with noise by the rng stream `dropout`. It stands where a `Block`
+    stands, in cached decoding with one attention.
 
     As a module by itself, `GatedBlock(512, tuple(FeedForward(512, 512) for _ in range(4)), hidden=64)(x,
     Context(query_mask=mask))` is (output, `Use`).
@@ -180,9 +195,7 @@ class GatedBlock(nn.Module):
         """`SubLayer.keys`; zeros, at no cost, if it is not wanted by any row."""
         if wanted is None or type(sublayer).keys is SubLayer.keys or self.is_initializing():
             return sublayer.keys(memory, context)
-        # Scopes belong to the trace outside: inside of a condition the sub-layer is a module by itself.
-        module, variables = sublayer.unbind()
-        return if_any(wanted, partial(module.apply, variables, method="keys"), memory, context)
+        return nn.cond(wanted.any(), _keys, _no_keys, sublayer, memory, context)
 
     def _memory_keys(self, x, memories, mask, context: Context, rows: Gate | None = None) -> GatedKeys:
         """Shared parts of the sub-layers over a memory each; `x` is what the control network reads.
@@ -234,7 +247,11 @@ class GatedBlock(nn.Module):
         return x + y, None if shared.rows is None else self._use(x, gate, shared, context, captured)
 
     def extend(self, x: Float[Array, "*B Q D"], cache: Any, context: Context, write):
-        """As `Block.extend`: keys of gated-off rows are cached as zeros."""
+        """As `Block.extend`: keys of gated-off rows are cached as zeros. ValueError for several sub-layers side by side."""
+        if len(self.sublayers) > 1:
+            raise ValueError(
+                f"a step of decoding adds to the keys of one sub-layer, not of {len(self.sublayers)}"
+            )
         inputs = [norm(x) for norm in self.input_norms]
         new = self._memory_keys(x, inputs, context.query_mask, context.of_new_rows())
         cache = write(cache, new.shared[0])

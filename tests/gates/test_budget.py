@@ -1,5 +1,7 @@
 """Budgets: the worked values of the loss, padding, empty budgets, draws, and names that a user may ask for."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +41,18 @@ def test_the_loss_of_half_the_computation(normaliser, fraction, expected):
             per_sequence=per_sequence,
         )
         np.testing.assert_allclose(loss, expected, rtol=1e-6)
+
+
+def test_a_one_sided_loss_is_that_of_too_much_alone():
+    used, full, half = jnp.asarray([30.0, 10.0]), jnp.full(2, 40.0), jnp.asarray([0.5])
+    loss = partial(budget_loss, fraction=half, assigned=jnp.zeros(2, int), two_sided=False)
+    # 40 of 80 are what is allowed; by themselves one is half above and one half below it.
+    np.testing.assert_allclose(loss(used, full), 0)
+    np.testing.assert_allclose(loss(used, full, per_sequence=True), 0.25)
+    np.testing.assert_allclose(loss(used + 10, full), 0.5)
+    np.testing.assert_allclose(loss(used - 10, full), 0)
+    gradient = jax.grad(lambda used: loss(used, full, per_sequence=True))(used)
+    assert gradient[0] > 0 and gradient[1] == 0
 
 
 def test_budgets_are_compared_with_their_own_sequences_and_the_mean_counts():

@@ -234,6 +234,36 @@ def test_work_is_counted_over_real_rows_alone():
     np.testing.assert_allclose(use.full, 4 * lengths * D**2 + 4 * lengths * D * (D + lengths), rtol=1e-6)
 
 
+@pytest.mark.parametrize("make_block", [attention_block, feed_forward_block])
+def test_work_without_an_axis_of_examples_is_that_of_one(make_block):
+    module = make_block()
+    params, x = float32(random_params(module)), float32(X[:1])
+    mask = jnp.asarray(MASK[:1])
+    expected, of_batch = run(module, params, x, Context(query_mask=mask, key_mask=mask))
+    y, use = run(module, params, x[0], Context(query_mask=mask[0], key_mask=mask[0]))
+    np.testing.assert_allclose(y, expected[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal((use.used, use.full), (of_batch.used, of_batch.full))
+    everything = run(module, params, x[0], Context())[1]
+    np.testing.assert_array_equal(everything.full, run(module, params, x, Context())[1].full)
+
+
+@pytest.mark.parametrize("shape", [(0, Q, D), (2, 0, D)])
+def test_a_batch_of_nothing_uses_nothing(shape):
+    module = feed_forward_block()
+    for context in (HARD, HARD.replace(skip=True)):
+        empty = context.replace(query_mask=jnp.zeros(shape[:-1], bool), key_mask=None)
+        y, use = run(module, float32(random_params(module)), jnp.zeros(shape), empty)
+        assert y.shape == shape
+        np.testing.assert_array_equal((use.used, use.full), np.zeros((2, shape[0])))
+
+
+def test_sublayers_side_by_side_have_no_cache_to_extend():
+    module = make(MultiHeadAttention(D, H), MultiHeadAttention(D, H))
+    params = float32(random_params(module))
+    with pytest.raises(ValueError, match="of one sub-layer, not of 2"):
+        module.apply({"params": params}, float32(X), None, HARD, lambda _, new: new, method="extend")
+
+
 N, M, T = 3, 4, 1
 OF_DOCUMENTS = {
     "sentence": lambda: MultiHeadAttention(D, H),
@@ -297,8 +327,13 @@ class Watched(SubLayer):
     computed: ClassVar[list[bool]] = []
 
     def keys(self, memory, context):
-        jax.debug.callback(lambda: self.computed.append(True))
-        return memory.mean(-2, keepdims=True)
+        def nothing_but_say_so():
+            self.computed.append(True)
+            return np.zeros((), np.float32)
+
+        # What nobody reads is not computed, which a callback without a result would be.
+        zero = jax.pure_callback(nothing_but_say_so, jax.ShapeDtypeStruct((), jnp.float32))
+        return memory.mean(-2, keepdims=True) + zero
 
     def rows(self, x, shared, context):
         return x + shared, None
