@@ -61,9 +61,21 @@ COSTS = names((*SINGLE, *GROWN))
 
 
 def scaling(table: pandas.DataFrame) -> list[str]:
-    """Trials of the scaling: of the paper's order and of the measured one, or of what has to be measured for it."""
-    order = measured_order(_rows(table))
-    return names((*GROWN, *(COUPLES if order is None else grown(order))))
+    """Trials of the scaling: of the paper's order and of the measured ones, or of what has to be measured for them."""
+    sets = list(GROWN)
+    for base, before in (("single", ALONE), ("duplicated", TWICE)):
+        order = measured_order(_rows(table), base)
+        sets += (*before, *COUPLES) if order is None else grown(order)
+    return names(sets)
+
+
+def orders(table: pandas.DataFrame) -> dict[str, Sequence[str]]:
+    """Of growth, by what they are called: that of the paper, and those that were measured, one where both are alike."""
+    found = {base: measured_order(_rows(table), base) for base in READINGS}
+    measured = {f"by synergy {READINGS[base]}": order for base, order in found.items() if order is not None}
+    if len(measured) == 2 and len(set(map(tuple, measured.values()))) == 1:
+        measured = {"by synergy, in both readings": found["single"]}
+    return {"order of the paper": PAPER} | measured
 
 
 def pending(table: pandas.DataFrame, trials: Iterable[str]) -> str:
@@ -110,35 +122,39 @@ def draw_synergy(table: pandas.DataFrame) -> Figure | None:
 
 def draw_scaling(table: pandas.DataFrame) -> Figure | None:
     """BLEU of one to five encoders, each point labelled with what was added (table 7)."""
-    orders = {"order of the paper": PAPER, "order of the measured synergy": measured_order(_rows(table))}
-    lines = {name: growths(table, order) for name, order in orders.items() if order is not None}
+    by = orders(table)
+    lines = {name: growths(table, order) for name, order in by.items()}
     lines = {name: points for name, points in lines.items() if not points.empty}
     if not lines:
         return None
     figure, axes = plt.subplots(figsize=(9, 5.2), layout="constrained")
-    upper = pandas.concat({name: points["mean"] for name, points in lines.items()}, axis=1).idxmax(axis=1)
-    for (name, points), color, marker, aside in zip(lines.items(), ("C0", "C1"), "os", (-0.03, 0.03)):
+    means = pandas.concat({name: points["mean"] for name, points in lines.items()}, axis=1)
+    highest, lowest = means.idxmax(axis=1), means.idxmin(axis=1)
+    for number, (name, points) in enumerate(lines.items()):
         # Side by side, or the bars of one would hide those of the other where both are the same model.
-        _bars(axes, points.index + aside, points, name, color=color, marker=marker)
+        aside = 0.06 * (number - (len(lines) - 1) / 2)
+        _bars(axes, points.index + aside, points, name, color=f"C{number}", marker="os^"[number])
         for count, mean, deviation in points.itertuples():
-            added = label(orders[name][count - 1])
-            # Away from the other line.
-            side, place = (1, "bottom") if name == upper[count] else (-1, "top")
+            added, bar = label(by[name][count - 1]), 0 if pandas.isna(deviation) else deviation
+            # Away from the other lines.
+            up, down = (((count + aside, mean + side * bar), (0, 6 * side)) for side in (1, -1))
+            beside = (count + aside, mean), (8, 0)
+            place, offset = up if name == highest[count] else down if name == lowest[count] else beside
             axes.annotate(
                 added if count == 1 else f"+ {added}",
-                (count + aside, mean + side * (0 if pandas.isna(deviation) else deviation)),
-                xytext=(0, 6 * side),
+                place,
+                xytext=offset,
                 textcoords="offset points",
-                ha="center",
-                va=place,
-                color=color,
+                ha="left" if offset[0] else "center",
+                va={1: "bottom", 0: "center", -1: "top"}[(offset[1] > 0) - (offset[1] < 0)],
+                color=f"C{number}",
                 fontsize="small",
                 bbox=dict(facecolor="white", alpha=0.7, linewidth=0, pad=1),
             )
     axes.set_xticks(range(1, len(PAPER) + 1))
     axes.margins(x=0.14, y=0.14)
     axes.set_ylabel("BLEU")
-    finish(axes, "", "encoders", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+    finish(axes, "", "encoders", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
     return figure
 
 

@@ -6,13 +6,13 @@ feed-forward network (figure 12); noise that is constant from when budgets begin
 is none (figure 11); and the list of tricks: norms of gated outputs, a lower lowest budget, the size of the control
 networks, one-sided loss, and a constraint for each sequence. What this size made us try beside them is in
 `results/budget_pilots.md`. Measured on the test set, for every budget, of tricks for those that are equal on both
-sides: BLEU, chrF, the share of the full computation that was used, and how much each gate lets through (figure 10). By a paired bootstrap every budget of the model with gates is compared with the plain
-Transformer, and with its own full budget; every smaller model with the gated one at a budget of no more work; and
-every trick with a gated model that is trained as short, at the same budget on both sides. Computation is that on the
-reference, so that a model that writes less does not count as cheaper. How far the development BLEU of the full budget
-falls from its best, at six points of a training that is short, and of one three times as long, says what of that is
-seen here of runs that deteriorate. The corpus lies in multi30k_en_de of the directory that --data or FLAXNMT_DATA
-names.
+sides: BLEU, chrF, the share of the full computation that was used, and how much each gate lets through (figure 10). By
+a paired bootstrap every budget of the model with gates is compared with the plain Transformer, and with its own full
+budget; every smaller model with the gated one at a budget of no more work; and every trick with a gated model that is
+trained as short, at the same budget on both sides. Computation is that on the reference, so that a model that writes
+less does not count as cheaper. How far the development BLEU of the full budget falls from its best, at six points of a
+training that is short, and of one three times as long, says what of that is seen here of runs that deteriorate. The
+corpus lies in multi30k_en_de of the directory that --data or FLAXNMT_DATA names.
 
 The size is one that two cores bear: the public recipe's layers with 4000 pieces, batches of 1024 tokens, which learn more
 from as much computation than larger ones, and a rate that falls to nothing: 21600 updates for what the paper's claims rest

@@ -152,7 +152,8 @@ COMBINED = {
         *("--model.budget.control-scale", "5", "--model.budget.no-normed-outputs"),
         *("--training.budget.begin", "600", "--training.budget.fall-steps", "1200"),
         *("--training.budget.noise-steps", "1200", "--training.budget.count", "decided"),
-        *("--training.budget.full-share", "0.25"),
+        *("--training.budget.full-share", "0.25", "--training.budget.weight", "0.35"),
+        *("--training.budget.normaliser", "squared"),
     ),
 }
 OTHERS = ("lowres_gn_es", "bible_en_vi")
@@ -162,14 +163,14 @@ CHOICE = "dev_bleu"
 
 def _trials() -> tuple[Trial, ...]:
     """What matters most, and what the order of growth is chosen by, for each seed in turn: a sweep may take days."""
-    groups = (BASE, *SINGLE, *ALONE), (*COUPLES, *GROWN), TWICE
+    groups = (BASE, *SINGLE, *ALONE), (*COUPLES, *GROWN), TWICE, DEEPER
     trials = (_trial(encoders, seed) for group in groups for seed in SEEDS for encoders in group)
     # Some belong to several tables.
     return tuple(dict.fromkeys(trials))
 
 
 def _later() -> tuple[Trial, ...]:
-    """Other corpora, smaller ones, other depths and other ways to combine."""
+    """Other corpora, smaller ones and other ways to combine."""
     trials = [_trial(encoders, seed, corpus) for corpus in OTHERS for seed in SEEDS for encoders in GROWN[:2]]
     trials += [
         _trial(encoders, seed, pairs=pairs) for pairs in PAIRS[:-1] for seed in SEEDS for encoders in GROWN
@@ -179,7 +180,6 @@ def _later() -> tuple[Trial, ...]:
         for seed in SEEDS
         for encoders in GROWN[:2]
     ]
-    trials += [_trial(encoders, seed) for seed in SEEDS for encoders in DEEPER]
     trials += [
         _trial(PAPER[:2], seed, variant=name, flags=COMBINED[name])
         for name in ("weighted", "gated")
@@ -223,7 +223,7 @@ def following(rows: Sequence[Row]) -> tuple[Trial, ...]:
     by_rule = list(dict.fromkeys(encoders for order in orders for encoders in grown(order)[1:]))
     trials = [_trial(encoders, seed) for seed in SEEDS for encoders in by_rule]
     if len(orders) == len(get_args(Base)):
-        best = best_combination(whole, list(dict.fromkeys((*COUPLES, *GROWN[1:], *by_rule))))
+        best = best_combination(whole, list(dict.fromkeys((*COUPLES, *GROWN[1:], *DEEPER, *by_rule))))
         if best is not None:
             # Behind that with which it is compared, whatever a command that continues has yet to do.
             trials += [
@@ -362,7 +362,7 @@ sweep = Sweep(
         _table("One encoder (table 2)", SINGLE),
         _table(
             "All corpora (table 3)",
-            (*WITH_BASE, *COUPLES),
+            (*WITH_BASE, *COUPLES, *DEEPER),
             by=("corpus",),
             where={"pairs": tuple(SIZES.values()), "variant": "sum"},
         ),
@@ -393,7 +393,7 @@ sweep = Sweep(
             {"variant": "budgets"},
         ),
         Table("Training", ("corpus", "pairs", "encoders"), TRAINING, {"variant": "sum"}),
-        _table("Costs (table 9)", SINGLE, GROWN, columns=COSTS, by=("devices",)),
+        _table("Costs (table 9)", SINGLE, GROWN, columns=COSTS, by=("devices", "host")),
     ),
     following,
     _later(),

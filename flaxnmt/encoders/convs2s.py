@@ -1,5 +1,6 @@
 """Gated convolution, the layer of ConvS2S (Gehring et al. 2017), an encoder layer in Hu et al. 2023."""
 
+import math
 from typing import Any
 
 import jax
@@ -26,6 +27,12 @@ def gated_linear_unit(x: Float[Array, "*B E"]) -> Float[Array, "*B D"]:
     return value * jax.nn.sigmoid(gate)
 
 
+def check_width(width: int) -> None:
+    """Raises ValueError for a kernel without a row in its middle."""
+    if width % 2 == 0:
+        raise ValueError(f"a kernel of width {width} has no row in its middle: give an odd width")
+
+
 def windows(
     x: Float[Array, "*B L D"], mask: Bool[Array, "*B L"] | None, width: int
 ) -> Float[Array, "*B L W"]:
@@ -38,7 +45,8 @@ def windows(
 
 @jax.custom_vjp
 def convolution(x: Float[Array, "B L D"], kernel: Float[Array, "width D E"]) -> Float[Array, "B L E"]:
-    """sum_k x_(t+k-w/2) W_k at every row, zeros beyond the ends."""
+    """sum_k x_(t+k-w/2) W_k at every row, zeros beyond the ends. ValueError for an even width."""
+    check_width(kernel.shape[0])
     layout = ("NWC", "WIO", "NWC")
     return lax.conv_general_dilated(x, kernel, (1,), "SAME", dimension_numbers=layout)
 
@@ -76,8 +84,8 @@ def gated_convolution(
     Padding is read as zeros. Between other rows it keeps its place, so that they are no nearer to each other.
     """
     x = x if mask is None else jnp.where(mask[..., None], x, 0)
-    y = convolution(x.reshape(-1, *x.shape[-2:]), kernel)
-    return gated_linear_unit(y.reshape(*x.shape[:-1], -1) + bias)
+    y = convolution(x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]), kernel)
+    return gated_linear_unit(y.reshape(*x.shape[:-1], y.shape[-1]) + bias)
 
 
 class GatedConvolution(SubLayer):
@@ -98,8 +106,7 @@ class GatedConvolution(SubLayer):
     dtype: Any = jnp.float32
 
     def setup(self):
-        if self.width % 2 == 0:
-            raise ValueError(f"a kernel of width {self.width} has no row in its middle: give an odd width")
+        check_width(self.width)
         shape = self.width, self.d_model, 2 * self.d_model
         init = projection(self.width * self.d_model, 2 * self.d_model)
         self.kernel = self.param("kernel", partitioned(init, None, "embed", None), shape)

@@ -24,7 +24,7 @@ def fourier_mixing(
     x = x.astype(jnp.float32)
     if mask is None:
         return jnp.fft.fftn(x, axes=(-2, -1)).real
-    half = _half_spectrum(x)
+    half = _half_spectrum(jnp.where(mask[..., None], x, 0))
     cos, sin = (matrix.astype(x.dtype) for matrix in sequence_matrices(mask))
     even, odd = _product(cos, half.real), _product(sin, half.imag)
     # Columns j and D - j of a real row's transform are conjugates: the second half follows from the first.

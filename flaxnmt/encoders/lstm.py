@@ -1,5 +1,6 @@
 """Unidirectional LSTM (Hochreiter & Schmidhuber 1997, with forget gates), an encoder layer in Hu et al. 2023."""
 
+import math
 from typing import Any, ClassVar
 
 import jax
@@ -127,9 +128,10 @@ class LSTM(SubLayer):
 
     def keys(self, memory: Float[Array, "*B L D"], context: Context) -> Float[Array, "*B L D"]:
         w_in, w_recurrent, bias = (w.astype(self.dtype) for w in (self.w_in, self.w_recurrent, self.bias))
-        x = memory.astype(self.dtype).reshape(-1, *memory.shape[-2:])
-        mask = context.key_mask
-        mask = None if mask is None else jnp.swapaxes(mask.reshape(-1, mask.shape[-1]), 0, 1)
+        x, mask = memory.astype(self.dtype), context.key_mask
+        rows = math.prod(x.shape[:-2])
+        x = x.reshape(rows, *x.shape[-2:])
+        mask = None if mask is None else jnp.swapaxes(mask.reshape(x.shape[:-1]), 0, 1)
         h = lstm(linear(jnp.swapaxes(x, 0, 1), w_in) + bias, w_recurrent, mask)
         return constrain(jnp.swapaxes(h, 0, 1).reshape(memory.shape), "batch", ..., "length", "activation")
 

@@ -192,6 +192,8 @@ class StaticExpansion(SubLayer):
 
     def keys(self, memory: Float[Array, "*B L D"], context: Context) -> Expanded:
         x, mask = memory.astype(self.dtype), context.key_mask
+        # Weights of zero would not hide what is no number.
+        x = x if mask is None else jnp.where(mask[..., None], x, 0)
         queries, bias = self._vectors(x, mask)
         scores = expansion_scores(queries, self._linear(x, "key"))
         scores = self.scores_dropout(scores, context.deterministic)

@@ -10,7 +10,7 @@ import pytest
 import reference
 from cases import slow_but
 
-from flaxnmt.encoders.convs2s import GatedConvolution
+from flaxnmt.encoders.convs2s import GatedConvolution, convolution, gated_convolution
 from flaxnmt.encoders.fnet import FourierMixing, fourier_mixing
 from flaxnmt.encoders.lstm import LSTM
 from flaxnmt.encoders.static_expansion import StaticExpansion, expansion_scores, normalised, static_expansion
@@ -108,6 +108,36 @@ def test_padding_changes_nothing_whatever_lies_there(name):
     for x, context in ((junk, CONTEXT), (wide, Context(query_mask=mask, key_mask=mask))):
         y = np.asarray(run(module, params, float32(x), context))[:, :WIDTH]
         np.testing.assert_allclose(y[MASK], plain[MASK], rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", slow_but(FAST, LAYERS))
+def test_what_is_no_number_at_padding_reaches_no_output(name):
+    module, _ = LAYERS[name]
+    params = float32(random_params(module))
+    found, expected = (
+        run(module, params, float32(np.where(MASK[..., None], X, value)))[MASK] for value in (np.nan, 0.0)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shape", [(0, WIDTH, D), (2, 0, D)])
+@pytest.mark.parametrize("name", slow_but(FAST, LAYERS))
+def test_a_batch_of_nothing_stays_one(name, shape, masked):
+    module, _ = LAYERS[name]
+    mask = jnp.ones(shape[:-1], bool) if masked else None
+    params, x = float32(random_params(module)), jnp.ones(shape)
+    context = Context(query_mask=mask, key_mask=mask)
+    gradient = jax.grad(lambda p: run(module, p, x, context).sum())(params)
+    assert run(module, params, x, context).shape == shape
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+
+
+def test_a_kernel_without_a_middle_is_refused():
+    x = jnp.ones((1, 3, D))
+    for function in (convolution, partial(gated_convolution, bias=jnp.zeros(2 * D), mask=None)):
+        with pytest.raises(ValueError, match="a kernel of width 2 has no row in its middle"):
+            function(x, kernel=jnp.ones((2, D, 2 * D)))
 
 
 @pytest.mark.parametrize("name", slow_but(FAST, [name for name in LAYERS if "convs2s" not in name]))

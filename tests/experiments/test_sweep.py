@@ -15,7 +15,7 @@ from cases import slow_but
 from experiments import configs, sweep
 from experiments import trial as trial_module
 from experiments.arguments import parse
-from experiments.data import with_data
+from experiments.data import PLACE, with_data
 from experiments.jobs import claim
 from experiments.measures import BASELINE, TRANSLATIONS
 from experiments.sweep import has_ended, with_starts
@@ -303,21 +303,27 @@ def test_a_trial_is_another_one_where_the_one_it_starts_from_has_changed():
     assert [one == two for one, two in zip(before, after, strict=True)] == [False, False, False, True]
 
 
-COMPARED = {"positions": "model.positions", "tokenizers": "data.tokenizer.kind", "families": "model."}
+COMPARED = {
+    "positions": "model.positions",
+    "tokenizers": "data.tokenizer.kind",
+    "families": "model.",
+    # Of gated branches the budget, too.
+    "encoders": ("model.encoder.", "model.budget.", "training.budget."),
+}
 LONGER = {"training.max_steps", "training.evaluate_every"}
 
 
 @pytest.mark.parametrize("name", slow_but(["positions"], COMPARED))
 def test_trials_differ_from_their_baseline_in_what_is_compared(name, tmp_path, monkeypatch):
-    for file in ("train.en.gz", "train.de.gz", "dev.en.gz", "dev.de.gz"):
-        path = tmp_path / "multi30k_en_de" / file
+    monkeypatch.setenv("FLAXNMT_DATA", str(tmp_path))
+    trials = sweep.load(name).all([])
+    for word in {word for trial in trials for word in trial.command(tmp_path) if PLACE in word}:
+        path = Path(word.partition("[")[0].replace(PLACE, str(tmp_path)))
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    monkeypatch.setenv("FLAXNMT_DATA", str(tmp_path))
-    loaded = sweep.load(name)
-    baselines = {(trial.name, trial.seed): place for place, trial in enumerate(loaded.trials)}
+    baselines = {(trial.name, trial.seed): place for place, trial in enumerate(trials)}
     configs = {}
-    for place, trial in enumerate(loaded.trials):
+    for place, trial in enumerate(trials):
         arguments = parse(with_data(trial.command(tmp_path)))
         configs[trial.directory] = arguments.resolved()
         assert arguments.seed == trial.seed
@@ -331,7 +337,7 @@ def test_trials_differ_from_their_baseline_in_what_is_compared(name, tmp_path, m
             # Of another family every field of the model is another one, and nothing else is.
             assert all(key.startswith(COMPARED[name]) for key in changed)
             assert changed or trial.name.endswith("-longer")
-    assert len(loaded.trials) == 2 * len({trial.name for trial in loaded.trials}) >= 6
+    assert len(trials) == 2 * len({trial.name for trial in trials}) >= 6
 
 
 @pytest.mark.parametrize("name", slow_but(["documents"], sweep.names()))

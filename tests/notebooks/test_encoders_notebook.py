@@ -154,14 +154,14 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger, table):
     assert (corpus, pairs, trials, seeds, updates) == ("multi30k_en_de", "600", "3", "2", "60")
     assert "version:" in signature
     costs = [[cell.strip() for cell in line.strip("|").split("|")] for line in costs.splitlines()[2:]]
-    device = "1 x cpu"
-    assert [cells[:3] for cells in costs] == [[device, BASE, "2"], [device, f"{BASE} {EXPANSION}", "2"]]
+    machine = ["1 x cpu", table["host"].iloc[0]]
+    assert [cells[:4] for cells in costs] == [[*machine, BASE, "2"], [*machine, f"{BASE} {EXPANSION}", "2"]]
     flops = table.groupby("name")["gflops"].mean()
-    assert [cells[4] for cells in costs] == [f"{flops[name]:.3f} ± 0.000" for name in (ONE, DUAL)]
+    assert [cells[5] for cells in costs] == [f"{flops[name]:.3f} ± 0.000" for name in (ONE, DUAL)]
     synergy, scaling, sizes, depth, costs = left_out(outputs)
     assert synergy == [name for name in plots.SYNERGY if name not in (ONE, DUAL)] and TWICE in synergy
-    # The pairs decide what the measured order is.
-    assert set(scaling) == set(plots.names((*encoders.GROWN, *encoders.COUPLES))) - {ONE, DUAL}
+    # Pairs, and encoders alone and twice, decide what the measured orders are.
+    assert set(scaling) == {*plots.names(encoders.GROWN), *plots.SYNERGY} - {ONE, DUAL}
     assert len(sizes) == 20 - 2 and len(depth) == 17 - 2 and len(costs) == 9 - 2
 
 
@@ -224,16 +224,23 @@ def expect(line, x, groups, within=0.15):
 
 
 def test_growth_in_the_order_of_the_paper_and_of_what_was_measured(table, whole):
-    order = encoders.measured_order(whole.to_dict("records"))
-    assert order not in (None, list(encoders.PAPER))
+    rows = whole.to_dict("records")
+    order, other = (encoders.measured_order(rows, base) for base in plots.READINGS)
+    assert order not in (None, list(encoders.PAPER)) and other is not None
+    expected = {"order of the paper": encoders.PAPER}
+    if order == other:
+        expected["by synergy, in both readings"] = order
+    else:
+        expected |= {"by synergy over the encoder alone": order, "by synergy over the encoder twice": other}
     axes = plots.draw_scaling(whole).axes[0]
     drawn = lines(axes)
-    assert list(drawn) == ["order of the paper", "order of the measured synergy"]
-    for line, by in zip(drawn.values(), (encoders.PAPER, order)):
+    assert list(drawn) == list(expected)
+    for line, by in zip(drawn.values(), expected.values()):
         sets = [encoders.trial_name(first) for first in encoders.grown(by)]
         expect(line, range(1, 6), [whole[whole["name"] == name]["bleu"] for name in sets])
     added = [text.get_text() for text in axes.texts]
-    for names, by in ((added[:5], encoders.PAPER), (added[5:], order)):
+    for place, by in enumerate(expected.values()):
+        names = added[5 * place : 5 * place + 5]
         assert names == ["Base", *(f"+ {plots.label(encoder)}" for encoder in by[1:])]
     # What is not measured with every seed has no order.
     (line,) = lines(plots.draw_scaling(whole[whole["seed"] == 1]).axes[0]).values()
