@@ -179,6 +179,7 @@ def _uses(config: Config) -> dict[str, tuple[bool, str]]:
         kinds = {kind for branch in model.encoder_branches for kind in branch}
         for name, kind in (
             *((f"expansion.{name}", "static_expansion") for name in ("vectors", "enrichment", "by_length")),
+            *((name, "lstm") for name in ("forget_bias", "recurrence_dropout")),
             ("convolution", "convs2s"),
         ):
             uses[f"model.encoder.{name}"] = (
@@ -218,8 +219,10 @@ def check_model(config: Config) -> None:
     for name, count in heads.items():
         if count < 1 or model.d_model % count:
             raise ConfigError(f"{count} heads do not divide d_model {model.d_model}: change --model.{name}")
-    for name in ("dropout", "attention_dropout", "hidden_dropout"):
-        rate = getattr(model, name)
+    rates = {name: getattr(model, name) for name in ("dropout", "attention_dropout", "hidden_dropout")}
+    if isinstance(model, EncodingConfig):
+        rates["encoder.recurrence_dropout"] = model.encoder.recurrence_dropout
+    for name, rate in rates.items():
         if rate is not None and not 0 <= rate < 1:
             flag = name.replace("_", "-")
             raise ConfigError(f"--model.{flag} {rate}: a rate of dropout is at least 0 and below 1")

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jax import lax
 
 from flaxnmt.layers.context import Context
@@ -111,20 +110,28 @@ class LSTM(SubLayer):
 
     Attributes:
       d_model: D, of input and state.
+      forget_bias: of the forget gates at first. A cell keeps sigma(b) of itself at a time, so that a layer delays its input by
+        sigma(b) / sigma(-b) = exp(b) times in the mean: with 0, a stack of 18 without skip connections by more than most
+        sentences have words.
       dtype: of the computation; parameters and cells are float32.
     """
 
     rowwise: ClassVar[bool] = False
 
     d_model: int
+    forget_bias: float = 0.0
     dtype: Any = jnp.float32
 
     def setup(self):
         d_model, gates = self.d_model, 4 * self.d_model
+
+        def bias(key, shape, dtype=jnp.float32):
+            return jnp.zeros(shape, dtype).at[d_model : 2 * d_model].set(self.forget_bias)
+
         kernel = partitioned(projection(d_model, gates), "embed", None)
         self.w_in = self.param("w_in", kernel, (d_model, gates))
         self.w_recurrent = self.param("w_recurrent", kernel, (d_model, gates))
-        self.bias = self.param("bias", partitioned(nn.initializers.zeros, "activation"), (gates,))
+        self.bias = self.param("bias", partitioned(bias, "activation"), (gates,))
 
     def keys(self, memory: Float[Array, "*B L D"], context: Context) -> Float[Array, "*B L D"]:
         w_in, w_recurrent, bias = (w.astype(self.dtype) for w in (self.w_in, self.w_recurrent, self.bias))

@@ -196,7 +196,10 @@ def mixing(
     """
     common = {"dtype": config.dtype, "parent": None}
     if kind == "lstm":
-        return block(config, levels, LSTM(config.d_model, **common), skip=False)
+        rate = config.encoder.recurrence_dropout
+        rate = config.dropout if rate is None else rate
+        lstm = LSTM(config.d_model, config.encoder.forget_bias, **common)
+        return block(config, levels, lstm, skip=False, dropout=rate)
     if kind == "convs2s":
         convolution = GatedConvolution(
             config.d_model, config.encoder.convolution, dropout=config.dropout, **common

@@ -55,6 +55,11 @@ class EncoderConfig:
     """Outputs of branches are added, with a learned weight for each, or with a gate for each token."""
     convolution: int = 3
     """Width of the kernel of convs2s, odd."""
+    forget_bias: float = 0.0
+    """Of the forget gates of lstm at first. Without skip connections M layers delay what they read by about
+    M exp(forget_bias) words; deep stacks learn sooner with -2."""
+    recurrence_dropout: float | None = None
+    """On the output of a layer of lstm, which is all that the next one sees; None: --model.dropout."""
     expansion: ExpansionConfig = field(default_factory=ExpansionConfig)
 
 

@@ -12,7 +12,7 @@ from cases import slow_but
 
 from flaxnmt.encoders.convs2s import GatedConvolution, convolution, gated_convolution
 from flaxnmt.encoders.fnet import FourierMixing, fourier_mixing
-from flaxnmt.encoders.lstm import LSTM
+from flaxnmt.encoders.lstm import LSTM, lstm
 from flaxnmt.encoders.static_expansion import StaticExpansion, expansion_scores, normalised, static_expansion
 from flaxnmt.layers.context import Context
 from flaxnmt.sharding import unbox
@@ -118,6 +118,20 @@ def test_what_is_no_number_at_padding_reaches_no_output(name):
         run(module, params, float32(np.where(MASK[..., None], X, value)))[MASK] for value in (np.nan, 0.0)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("forget_bias", [0.0, -2.0])
+def test_a_stack_of_recurrences_delays_what_it_reads_by_its_forget_bias(forget_bias):
+    module = LSTM(D, forget_bias)
+    params = module.init(jax.random.key(0), jnp.zeros((1, 9, D)), jnp.zeros((1, 9, D)), Context())["params"]
+    bias = np.asarray(unbox(params)["bias"]).reshape(4, D)
+    np.testing.assert_array_equal(bias, np.outer([0, 1, 0, 0], np.full(D, forget_bias)))
+    # Of an impulse, with gates that know nothing of it: the mean delay of what cells keep.
+    x = np.zeros((40, 1, 4 * D), np.float32)
+    x[:, :, D : 2 * D] = forget_bias
+    x[0, :, 2 * D : 3 * D] = 0.01
+    h = np.asarray(lstm(jnp.asarray(x), jnp.zeros((D, 4 * D))))[:, 0, 0]
+    np.testing.assert_allclose((np.arange(40) * h).sum() / h.sum(), np.exp(forget_bias), rtol=1e-3)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -279,7 +293,7 @@ def test_an_empty_sentence_is_no_trouble(name):
 
 
 @pytest.mark.slow
-def test_dropout_lies_where_the_layer_says():
+def test_layers_with_dropout_of_their_own_have_it_in_training():
     rngs = {"dropout": jax.random.key(0)}
     for name in ("convs2s", "static expansion, one matrix"):
         module = LAYERS[name][0].clone(dropout=0.5)

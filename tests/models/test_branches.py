@@ -226,6 +226,16 @@ def test_gated_branches_train_and_skip_what_their_gates_decide_against():
     assert (aux.use(3) < 1).all()
 
 
+def test_a_recurrence_has_the_dropout_and_forget_gates_of_its_own_options():
+    def made(**options):
+        encoder = dataclasses.replace(CONFIG.encoder, **options)
+        block = build.mixing(dataclasses.replace(CONFIG, encoder=encoder, dropout=0.3), "lstm", (), 0)
+        return block.dropout, block.sublayer.forget_bias
+
+    assert made() == (0.3, 0.0)
+    assert made(forget_bias=-2.0, recurrence_dropout=0.0) == (0.0, -2.0)
+
+
 @pytest.mark.slow
 def test_a_gate_saves_nothing_of_what_mixes_all_rows():
     """An LSTM whose gate is open for a single word is computed whole."""

@@ -158,12 +158,17 @@ def test_parameters_of_every_kind_of_document_attention(golden):
     golden("parameters_documents.txt", describe(Seq2Seq(config, 8000, 8000)))
 
 
-@pytest.mark.parametrize("field", ["dropout", "attention_dropout", "hidden_dropout"])
+@pytest.mark.parametrize(
+    "field", ["dropout", "attention_dropout", "hidden_dropout", "encoder.recurrence_dropout"]
+)
 @pytest.mark.parametrize("rate", [1.0, -0.1])
 def test_a_rate_of_dropout_that_is_none_is_refused_in_one_line(field, rate):
     vocabulary = SimpleNamespace(vocab_size=20)
     vocabularies = SimpleNamespace(source=vocabulary, target=vocabulary, shared=True)
-    config = Config(model=dataclasses.replace(PRESETS["tiny"], **{field: rate}))
+    changes = {field: rate}
+    if field.startswith("encoder."):
+        changes = {"encoder": EncoderConfig(recurrence_dropout=rate)}
+    config = Config(model=dataclasses.replace(PRESETS["tiny"], **changes))
     with pytest.raises(
         ConfigError,
         match=rf"--model\.{field.replace('_', '-')} {rate}: a rate of dropout is at least 0 and below 1",
@@ -286,6 +291,10 @@ def test_a_configuration_that_is_shipped_is_not_refused(name):
             "--model.encoder.expansion.by-length .* a branch of static_expansion",
         ),
         (
+            {"encoder": EncoderConfig(forget_bias=-2.0)},
+            "--model.encoder.forget-bias .* a branch of lstm",
+        ),
+        (
             {"encoder": EncoderConfig(convolution=5)},
             "--model.encoder.convolution .* a branch of convs2s",
         ),
@@ -338,7 +347,11 @@ def test_what_a_model_uses_is_taken():
     check_used(Config(model=DecoderOnlyConfig(prefix="bidirectional"), data=DataConfig(paragraphs=True)))
     check_used(Config(model=EncoderOnlyConfig(head="labels", classes=9)))
     branches = EncoderConfig(
-        branches=("static_expansion:1+convs2s:1",), convolution=5, expansion=ExpansionConfig(by_length=True)
+        branches=("static_expansion:1+convs2s:1+lstm:1",),
+        convolution=5,
+        expansion=ExpansionConfig(by_length=True),
+        forget_bias=-2.0,
+        recurrence_dropout=0.0,
     )
     check_used(Config(model=dataclasses.replace(PRESETS["tiny"], encoder=branches)))
     shaw = {"positions": "shaw", "relative_clip": 3, "relative_values": False}
