@@ -17,10 +17,12 @@ from experiments.sweeps.encoders import (
     ALONE,
     BASE,
     COUPLES,
+    DEEP,
     DEEPER,
     GROWN,
     PAIRS,
     PAPER,
+    PARTNERS,
     SEEDS,
     SINGLE,
     TWICE,
@@ -56,7 +58,7 @@ def names(sets: Iterable[Sequence[str]], pairs: Iterable[int] = (ALL,)) -> list[
 SYNERGY = names((*ALONE, *TWICE, *COUPLES))
 SIZES = names(GROWN, PAIRS)
 DEPTH = names((BASE, *DEEPER))
-COSTS = names((*SINGLE, *GROWN))
+COSTS = names((*SINGLE, *DEEP, *GROWN))
 """Trials of each picture and of the table of costs; those of `scaling` depend on what was measured."""
 
 
@@ -101,8 +103,8 @@ def draw_synergy(table: pandas.DataFrame) -> Figure | None:
     for axes, (base, matrix) in zip(panels, matrices.items()):
         image = axes.imshow(matrix, cmap="RdBu", vmin=-limit or -1, vmax=limit or 1)
         spread = deviations(table, base)
-        for row, one in enumerate(PAPER):
-            for column, other in enumerate(PAPER):
+        for row, one in enumerate(PARTNERS):
+            for column, other in enumerate(PARTNERS):
                 value, deviation = matrix.loc[one, other], spread.loc[one, other]
                 if pandas.notna(value):
                     bar = "" if pandas.isna(deviation) else f"\n± {deviation:.2f}"
@@ -111,8 +113,9 @@ def draw_synergy(table: pandas.DataFrame) -> Figure | None:
                     text = f"{value:+.2f}{bar}"
                     axes.text(column, row, text, ha="center", va="center", color=color, fontsize="small")
         axes.set_facecolor("0.85")
-        axes.set_xticks(range(len(PAPER)), map(label, PAPER), rotation=30, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(len(PAPER)), map(label, PAPER))
+        places, labels = range(len(PARTNERS)), list(map(label, PARTNERS))
+        axes.set_xticks(places, labels, rotation=30, ha="right", rotation_mode="anchor")
+        axes.set_yticks(places, labels)
         axes.tick_params(length=0)
         axes.set(title=f"BLEU {READINGS[base]}", xlabel="beside it")
     panels[0].set_ylabel("encoder")
@@ -205,8 +208,8 @@ def draw_depth(table: pandas.DataFrame) -> Figure | None:
 
 def synergies(table: pandas.DataFrame, base: Base) -> pandas.DataFrame:
     """s(row, column), from means over seeds; NaN where one of its trials is missing."""
-    matrix = synergy_matrix(mean_scores(_rows(table)), PAPER, base)
-    return pandas.DataFrame(matrix, PAPER, PAPER, dtype=float)
+    matrix = synergy_matrix(mean_scores(_rows(table)), PARTNERS, base)
+    return pandas.DataFrame(matrix, PARTNERS, PARTNERS, dtype=float)
 
 
 def deviations(table: pandas.DataFrame, base: Base) -> pandas.DataFrame:

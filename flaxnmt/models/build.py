@@ -272,6 +272,9 @@ def stack(config: ModelConfig, makers: Sequence[Callable[[], nn.Module]], alike:
 def encoder(config: EncodingConfig, kinds: Sequence[EncoderKind]) -> Encoder:
     """An encoder with layers of these kinds.
 
+    Where the model is pre-norm it ends in a norm, that of convolutions, too, which have none in front of them; Hu et al.
+    leave open whether theirs do.
+
     As a module by itself, `encoder(Seq2SeqConfig(d_model=256), ["lstm"] * 6)(x, Context(query_mask=mask,
     key_mask=mask))` is (output [*B, S, D], what it reports).
     """

@@ -10,6 +10,7 @@ import pytest
 import reference
 from cases import slow_but
 
+from flaxnmt.attention.multihead import MultiHeadAttention
 from flaxnmt.encoders.convs2s import GatedConvolution, convolution, gated_convolution
 from flaxnmt.encoders.fnet import FourierMixing, fourier_mixing
 from flaxnmt.encoders.lstm import LSTM, lstm
@@ -216,9 +217,9 @@ def sees(module, length=9, layers=1):
     return np.abs(np.asarray(jacobian)).max((1, 3)) > 1e-7
 
 
-@pytest.mark.slow
 def test_receptive_fields():
     everywhere = np.ones((9, 9), bool)
+    np.testing.assert_array_equal(sees(MultiHeadAttention(D, 2)), everywhere)
     away = np.abs(np.subtract.outer(np.arange(9), np.arange(9)))
     np.testing.assert_array_equal(sees(LAYERS["lstm"][0]), np.tril(everywhere))
     for layers in (1, 3):

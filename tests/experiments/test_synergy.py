@@ -56,7 +56,7 @@ def followed(scores, **seeds):
 
 
 def test_the_sweep_grows_by_what_it_measured_once_all_pairs_are_there():
-    paper = sweep_of_encoders.PAPER
+    paper = sweep_of_encoders.PARTNERS
     base, expansion, lstm, convolution, fourier = paper
     scores = {(encoder,): 20.0 for encoder in paper}
     # FNet is the best partner of Base, and everything else follows in the order of the list.
@@ -78,13 +78,15 @@ def test_the_sweep_grows_by_what_it_measured_once_all_pairs_are_there():
 
 
 def test_the_best_sum_goes_to_the_other_corpora_once_every_seed_has_all_of_them():
-    paper = sweep_of_encoders.PAPER
-    base, expansion, lstm, convolution, fourier = paper
-    scores = {(encoder,): 30.0 for encoder in paper} | {(encoder, encoder): 31.0 for encoder in paper}
-    scores |= {pair: 21.0 - 0.1 * paper.index(pair[1]) for pair in sweep_of_encoders.COUPLES}
-    # In the order of the paper by either reading, so that nothing else is to be measured.
-    scores |= dict.fromkeys(sweep_of_encoders.GROWN[2:], 22.0)
-    assert followed({key: scores[key] for key in scores if key != tuple(paper)})[1] == {}
+    paper, partners = sweep_of_encoders.PAPER, sweep_of_encoders.PARTNERS
+    base, expansion, lstm, convolution, fourier = partners
+    scores = {(encoder,): 30.0 for encoder in partners} | {(encoder, encoder): 31.0 for encoder in partners}
+    scores |= dict.fromkeys(sweep_of_encoders.DEEPER, 20.0)
+    scores |= {pair: 21.0 - 0.1 * partners.index(pair[1]) for pair in sweep_of_encoders.COUPLES}
+    # In the order of the paper by either reading.
+    scores |= dict.fromkeys((*sweep_of_encoders.GROWN[2:], *sweep_of_encoders.grown(partners)[2:]), 22.0)
+    for missing in (tuple(paper), partners, (base, "lstm:18")):
+        assert followed({key: scores[key] for key in scores if key != missing})[1] == {}
     partial = [row for row in rows(scores) if (row["encoders"], row["seed"]) != (" ".join(paper), 1)]
     assert all(
         dict(trial.settings)["corpus"] == "multi30k_en_de" for trial in sweep_of_encoders.following(partial)

@@ -194,9 +194,11 @@ def test_it_trains_and_decodes(branches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ENCODER_SETS)
-def test_as_many_layers_as_in_the_paper_train_and_decode(name):
-    model = with_branches(*ENCODER_SETS[name])
+@pytest.mark.parametrize(
+    "branches", [*ENCODER_SETS.values(), *((f"{kind}:6",) for kind in KINDS[1:])], ids="+".join
+)
+def test_as_many_layers_as_in_the_paper_train_and_decode(branches):
+    model = with_branches(*branches)
     values, params = train(model, 10)
     assert np.isfinite(values).all() and values[-1] < values[0]
     found = jax.jit(lambda params: model.apply({"params": params}, method=best))(params)

@@ -162,7 +162,7 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger, table):
     assert synergy == [name for name in plots.SYNERGY if name not in (ONE, DUAL)] and TWICE in synergy
     # Pairs, and encoders alone and twice, decide what the measured orders are.
     assert set(scaling) == {*plots.names(encoders.GROWN), *plots.SYNERGY} - {ONE, DUAL}
-    assert len(sizes) == 20 - 2 and len(depth) == 17 - 2 and len(costs) == 9 - 2
+    assert len(sizes) == 20 - 2 and len(depth) == 17 - 2 and len(costs) == 10 - 2
 
 
 def test_without_a_ledger_every_picture_names_its_trials(tmp_path):
@@ -185,7 +185,7 @@ def test_cells_are_synergies_in_both_readings(kind, request):
     ((low, high),) = limits
     assert low == -high and bar.get_ylim() == (low, high)
     for axes, base in ((single, "single"), (duplicated, "duplicated")):
-        expected = np.array(synergy_matrix(scores, encoders.PAPER, base), float)
+        expected = np.array(synergy_matrix(scores, encoders.PARTNERS, base), float)
         image = np.ma.filled(axes.images[0].get_array().astype(float), np.nan)
         np.testing.assert_array_equal(image, expected)
         assert np.nanmax(np.abs(expected)) <= high
@@ -196,7 +196,7 @@ def test_cells_are_synergies_in_both_readings(kind, request):
         assert {place: text.split("\n")[0] for place, text in written.items()} == cells
         assert len(cells) == (20 if kind == "whole" else 1)
     names = [text.get_text() for text in single.get_yticklabels()]
-    assert names == ["Base", "Static Expansion 12", "LSTM 18", "ConvS2S 6", "FNet 6"]
+    assert names == ["Base", "Static Expansion 12", "LSTM 6", "ConvS2S 6", "FNet 6"]
     bleu = table.set_index(["name", "seed"])["bleu"]
     own = bleu[DUAL] - bleu[ONE]
     assert single.texts[0].get_text() == f"{own.mean():+.2f}\n± {own.std():.2f}"
@@ -226,7 +226,7 @@ def expect(line, x, groups, within=0.15):
 def test_growth_in_the_order_of_the_paper_and_of_what_was_measured(table, whole):
     rows = whole.to_dict("records")
     order, other = (encoders.measured_order(rows, base) for base in plots.READINGS)
-    assert order not in (None, list(encoders.PAPER)) and other is not None
+    assert order not in (None, list(encoders.PARTNERS)) and other is not None
     expected = {"order of the paper": encoders.PAPER}
     if order == other:
         expected["by synergy, in both readings"] = order
