@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import reference
 from cases import slow_but
+from flax import linen as nn
 
 from flaxnmt.attention.conditional import ConditionalAttention
 from flaxnmt.attention.context import ContextAttention, ContextHeads
 from flaxnmt.attention.hierarchical import HierarchicalAttention
 from flaxnmt.attention.multihead import MultiHeadAttention
+from flaxnmt.attention.relative import ShawPositions
 from flaxnmt.attention.source2token import MeanPooling, MultiDimensionalSource2Token, Source2Token
 from flaxnmt.encoders.fnet import FourierMixing
 from flaxnmt.encoders.lstm import LSTM
@@ -48,10 +50,11 @@ def feed_forward_block(parts=2, **options):
     return make(*(FeedForward(D, F // parts, parts=parts) for _ in range(parts)), **options)
 
 
-def random_params(module, seed=6):
+def random_params(module, seed=6, x=X):
     """Float64 parameters with which some gates are open and some are closed."""
     rng = np.random.default_rng(seed)
-    shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.asarray(X), HARD)["params"]
+    context = HARD if x is X else Context()
+    shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.asarray(x), context)["params"]
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: rng.normal(size=leaf.shape) + path[-1].key.endswith("scale"), unbox(shapes)
     )
@@ -255,6 +258,28 @@ def test_a_batch_of_nothing_uses_nothing(shape):
         y, use = run(module, float32(random_params(module)), jnp.zeros(shape), empty)
         assert y.shape == shape
         np.testing.assert_array_equal((use.used, use.full), np.zeros((2, shape[0])))
+
+
+class Compact(nn.Module):
+    """A project of its own that makes a gated block, and what its sub-layer holds, where it uses them."""
+
+    kind: str
+
+    @nn.compact
+    def __call__(self, x, context):
+        sublayers = {
+            "shaw": lambda: MultiHeadAttention(D, H, positions=ShawPositions(D // H, clip=2)),
+            "conditional": lambda: ConditionalAttention(D, H, t=1, sentence_encoder=Source2Token(D)),
+        }
+        return GatedBlock(D, (sublayers[self.kind](),), HIDDEN)(x, context)[0]
+
+
+@pytest.mark.parametrize("kind", ["shaw", "conditional"])
+def test_blocks_that_are_made_where_they_are_used_skip_as_others_do(kind):
+    module, x = Compact(kind), float32(X if kind == "shaw" else X[:, None])
+    params = float32(random_params(module, x=x))
+    both = [jax.jit(module.apply)({"params": params}, x, Context(skip=skip)) for skip in (False, True)]
+    np.testing.assert_allclose(*both, rtol=1e-6, atol=1e-6)
 
 
 def test_sublayers_side_by_side_have_no_cache_to_extend():
