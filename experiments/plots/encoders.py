@@ -138,6 +138,9 @@ def draw_scaling(table: pandas.DataFrame) -> Figure | None:
         aside = 0.06 * (number - (len(lines) - 1) / 2)
         _bars(axes, points.index + aside, points, name, color=f"C{number}", marker="os^"[number])
         for count, mean, deviation in points.itertuples():
+            if count == 1 and number:
+                # All begin with the same encoder.
+                continue
             added, bar = label(by[name][count - 1]), 0 if pandas.isna(deviation) else deviation
             # Away from the other lines.
             up, down = (((count + aside, mean + side * bar), (0, 6 * side)) for side in (1, -1))
@@ -155,7 +158,9 @@ def draw_scaling(table: pandas.DataFrame) -> Figure | None:
                 bbox=dict(facecolor="white", alpha=0.7, linewidth=0, pad=1),
             )
     axes.set_xticks(range(1, len(PAPER) + 1))
-    axes.margins(x=0.14, y=0.14)
+    # What is said beside the last point has room.
+    axes.set_xlim(0.5, len(PAPER) + 1.1)
+    axes.margins(y=0.14)
     axes.set_ylabel("BLEU")
     finish(axes, "", "encoders", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
     return figure

@@ -238,10 +238,11 @@ def test_growth_in_the_order_of_the_paper_and_of_what_was_measured(table, whole)
     for line, by in zip(drawn.values(), expected.values()):
         sets = [encoders.trial_name(first) for first in encoders.grown(by)]
         expect(line, range(1, 6), [whole[whole["name"] == name]["bleu"] for name in sets])
-    added = [text.get_text() for text in axes.texts]
-    for place, by in enumerate(expected.values()):
-        names = added[5 * place : 5 * place + 5]
-        assert names == ["Base", *(f"+ {plots.label(encoder)}" for encoder in by[1:])]
+    # All begin with the same encoder, which is named once.
+    named = [plots.label(encoders.PAPER[0])]
+    for by in expected.values():
+        named += [f"+ {plots.label(encoder)}" for encoder in by[1:]]
+    assert [text.get_text() for text in axes.texts] == named
     # What is not measured with every seed has no order.
     (line,) = lines(plots.draw_scaling(whole[whole["seed"] == 1]).axes[0]).values()
     assert np.isnan(line[1]).all() and len(line[0]) == 5
