@@ -173,6 +173,13 @@ def _uses(config: Config) -> dict[str, tuple[bool, str]]:
             translates or not config.training.label_smoothing,
             "no other loss than that of translation is smoothed; train a model of translation",
         ),
+        "model.budget.branches": (
+            isinstance(model, EncodingConfig)
+            and bool(model.budget.encoder)
+            and len(model.encoder_branches) > 1,
+            "it says which of several encoders have gates; give --model.encoder.branches, such as dual, and "
+            "--model.budget.encoder 1 0.5",
+        ),
         "data.paragraphs": (translates, "texts have documents alone; train a model of translation"),
     }
     if isinstance(model, EncodingConfig):
@@ -264,6 +271,12 @@ def check_model(config: Config) -> None:
             raise ConfigError(
                 f"--model.budget.{part} {' '.join(f'{level:g}' for level in getattr(model.budget, part))}: the model has "
                 f"no {part}; leave it out, or give --model.budget.{model.parts[0]}"
+            )
+    if isinstance(model, EncodingConfig) and (gated := model.budget.branches):
+        count = len(model.encoder_branches)
+        if len(set(gated)) != len(gated) or not all(1 <= place <= count for place in gated):
+            raise ConfigError(
+                f"--model.budget.branches {' '.join(map(str, gated))}: there are {count} encoders; give some of 1 to {count}"
             )
     if model.budgets:
         # Gates that do not fit say so when layers are made.

@@ -103,7 +103,10 @@ def choice(config: Config, shape: Shape, slice_: Slice, slices: int, efficiency:
     rows = source[0] / devices
 
     def times(rows: float) -> tuple[float, ...]:
-        return tuple(seconds(model, kinds, rows, source, slice_, efficiency) for kinds in branches)
+        return tuple(
+            seconds(model.of_branch(place), kinds, rows, source, slice_, efficiency)
+            for place, kinds in enumerate(branches)
+        )
 
     def grouped(groups: int) -> Choice:
         found = times(rows * groups)

@@ -1,6 +1,7 @@
 """What a layer knows of its rows beyond their vectors, and what it reports beside its output."""
 
 import functools
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -203,7 +204,7 @@ class Aux:
     Attributes:
       maps: by the name of the stack what its layers captured: for each layer, in a tuple, a dictionary by the name
         of the block, such as attention weights [*B, H, Q, L]. Empty unless captured.
-      gates: likewise, of gated blocks.
+      gates: likewise, of gated blocks alone.
       used: FLOPs of each example that gates let through, and...
       full: ...those of all that they could; None where no block is gated.
     """
@@ -220,22 +221,23 @@ class Aux:
         return self.used / jnp.maximum(self.full, 1)
 
     @classmethod
-    def of(cls, stack: str, layers: tuple[PyTree, ...], *, capture: bool) -> "Aux":
-        """From what the blocks of each layer of a stack reported."""
-        uses = [out for out in jax.tree.leaves(layers, is_leaf=_is_use) if _is_use(out)]
+    def of(cls, stack: str, layers: Sequence[Mapping[str, PyTree]], *, capture: bool) -> "Aux":
+        """From what the blocks of each layer of a stack reported, by name."""
+        uses = [out for layer in layers for out in layer.values() if isinstance(out, Use)]
         used, full = (
             sum(works) if works else None
             for works in ([use.used for use in uses], [use.full for use in uses])
         )
         if not capture:
             return cls(used=used, full=full)
-        maps = jax.tree.map(lambda out: out.captured if _is_use(out) else out, layers, is_leaf=_is_use)
-        gates = jax.tree.map(lambda out: out.gates if _is_use(out) else None, layers, is_leaf=_is_use)
+        maps = tuple(
+            {name: out.captured if isinstance(out, Use) else out for name, out in layer.items()}
+            for layer in layers
+        )
+        gates = tuple(
+            {name: out.gates for name, out in layer.items() if isinstance(out, Use)} for layer in layers
+        )
         return cls({stack: maps}, {stack: gates} if uses else {}, used, full)
-
-
-def _is_use(out: PyTree) -> bool:
-    return isinstance(out, Use)
 
 
 def packed_positions(packed: Int[Array, "B L"]) -> Int[Array, "B L"]:

@@ -290,7 +290,7 @@ def encoder(config: EncodingConfig, kinds: Sequence[EncoderKind]) -> Encoder:
 
 def encoders(config: EncodingConfig) -> Encoder | Branches:
     """All encoders of a model."""
-    made = tuple(encoder(config, kinds) for kinds in config.encoder_branches)
+    made = tuple(encoder(config.of_branch(i), kinds) for i, kinds in enumerate(config.encoder_branches))
     if len(made) == 1:
         return made[0]
     combination = {"sum": Sum, "weighted": WeightedSum, "gated": GatedSum}[config.encoder.combine]

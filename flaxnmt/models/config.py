@@ -1,7 +1,7 @@
 """What a model is made of; `flaxnmt.models.build` makes the parts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import jax.numpy as jnp
@@ -142,6 +142,9 @@ class BudgetConfig:
     Transformer."""
     normed_keys: bool = False
     """Keys and values of attention are normalised in front of their gates, too."""
+    branches: tuple[int, ...] = ()
+    """Which of --model.encoder.branches have gates, counted from 1, all others being always computed whole; a level of the
+    encoder is then a share of these alone. None: all."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +248,12 @@ class EncodingConfig(ModelConfig):
             return tuple(map(parse_branch, names))
         kinds = self.document.layers or ("sentence",)
         return (kinds * self.encoder.layers if len(kinds) == 1 else kinds,)
+
+    def of_branch(self, place: int) -> "EncodingConfig":
+        """What an encoder is made by: the model itself, or the same without gates."""
+        if not self.budget.branches or place + 1 in self.budget.branches:
+            return self
+        return replace(self, budget=replace(self.budget, encoder=()))
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,13 @@ class Encoder(nn.Module):
         if self.final_norm:
             self.norm = layer_norm(self.dtype)
 
+    @property
+    def gated(self) -> bool:
+        """Whether some of its blocks are, so that they report their work."""
+        return any(
+            isinstance(block, GatedBlock) for layer in self.stack.layers for _, block in layer.blocks()
+        )
+
     def run(
         self, x: Float[Array, "*B S D"], context: Context, places: Int[Array, "*B P"] | None = None
     ) -> tuple[Float[Array, "*B R D"], tuple[PyTree, ...]]:
@@ -160,6 +167,7 @@ class Branches(nn.Module):
         modules, variables = zip(*(branch.unbind() for branch in self.branches), strict=True)
         rngs = [dict(branch.scope.rngs) for branch in self.branches]
         most = -(-len(modules) // groups)
+        gated = any(branch.gated for branch in self.branches)
 
         def group(first: int):
             def function(whole, rows):
@@ -170,6 +178,8 @@ class Branches(nn.Module):
                     reports += report
                 outputs += [jnp.zeros_like(outputs[0])] * (most - len(outputs))
                 aux = Aux.of("encoder", reports, capture=False)
+                if gated and aux.used is None:
+                    aux = aux.replace(used=jnp.zeros(len(rows[0])), full=jnp.zeros(len(rows[0])))
                 return jnp.stack(outputs, axis=1), aux.used, aux.full
 
             return function

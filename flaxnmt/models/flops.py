@@ -81,7 +81,10 @@ def side_flops(config: Seq2SeqConfig, words: int, symbols: int, sentences: int =
 @memoised
 def source_flops(config: EncodingConfig, words: int, sentences: int = 1) -> int:
     """FLOPs of all encoders of a model and of their combination on one example."""
-    work = sum(encoder_flops(config, kinds, words, sentences) for kinds in config.encoder_branches)
+    work = sum(
+        encoder_flops(config.of_branch(place), kinds, words, sentences)
+        for place, kinds in enumerate(config.encoder_branches)
+    )
     encoders = build.encoders(config)
     if not isinstance(encoders, Branches):
         return work

@@ -1,6 +1,7 @@
 """Encoders of any kind, alone, mixed and side by side: norms and skips, composition, training, decoding, work."""
 
 import dataclasses
+import functools
 import itertools
 import re
 from typing import get_args
@@ -18,6 +19,7 @@ from small_models import CONFIG, VOCAB, float32, parameter_shapes, random_ids, r
 from flaxnmt.checks import check_model
 from flaxnmt.config import BudgetLossConfig, Config
 from flaxnmt.decoding.beam import beam_search
+from flaxnmt.encoders.convs2s import GatedConvolution
 from flaxnmt.errors import ConfigError
 from flaxnmt.layers.context import Context
 from flaxnmt.models import build
@@ -31,6 +33,7 @@ from flaxnmt.models.config import (
     encoder_set,
     parse_branch,
 )
+from flaxnmt.models.flops import source_flops
 from flaxnmt.sharding import make_mesh, unbox, use_mesh
 from flaxnmt.training.objective import translation_objective
 
@@ -140,8 +143,7 @@ def test_learned_combinations_begin_as_the_sum(combine):
         pytest.param((*KINDS, *DOCUMENT_KINDS), marks=pytest.mark.slow),
     ],
 )
-def test_every_pair_of_encoders_composes(kinds):
-    """Shapes alone."""
+def test_every_pair_of_encoders_has_the_shapes_of_one(kinds):
     for pair in itertools.combinations_with_replacement(kinds, 2):
         model = with_branches(f"{pair[0]}:1", f"{pair[1]}:2")
         shapes = parameter_shapes(model)
@@ -149,6 +151,22 @@ def test_every_pair_of_encoders_composes(kinds):
         ids = jax.ShapeDtypeStruct((*lead, 4), jnp.int32)
         logits = jax.eval_shape(model.apply, {"params": shapes}, ids, ids)
         assert logits.shape == (*lead, 4, VOCAB), pair
+
+
+@pytest.mark.parametrize("first, second", slow_but([("convs2s", "fnet")], itertools.combinations(KINDS, 2)))
+def test_a_pair_of_encoders_is_the_sum_of_both(first, second):
+    one, other = f"{first}:1", f"{second}:2"
+    pair = with_branches(one, other)
+    params = float32(random_params(pair))
+    run = jax.jit(
+        lambda model, params: model.apply({"params": params}, SOURCE, method="encode"), static_argnums=0
+    )
+    parts = [
+        run(with_branches(name), params | {"encoder": params["encoder"][f"branches_{place}"]})[0].memory
+        for place, name in enumerate((one, other))
+    ]
+    found = run(pair, params)[0]
+    np.testing.assert_allclose(found.memory[found.mask], sum(parts)[found.mask], rtol=1e-5, atol=1e-5)
 
 
 def train(model, steps=10, **objective):
@@ -226,6 +244,33 @@ def test_gated_branches_train_and_skip_what_their_gates_decide_against():
     np.testing.assert_allclose(skipped.memory[real], masked.memory[real], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(aux.used, other.used, rtol=1e-6)
     assert (aux.use(3) < 1).all()
+
+
+def test_one_of_several_encoders_may_be_gated_alone():
+    """The other is that of a model without gates, and counts for nothing in what budgets are shares of."""
+    branches = ("attention:1", "convs2s:1")
+    alone = with_branches(*branches, budget=BudgetConfig(encoder=(1.0, 0.5), branches=(2,)))
+    both = with_branches(*branches, budget=BudgetConfig(encoder=(1.0, 0.5)))
+    plain = with_branches(*branches)
+    shapes, gated, without = (parameter_shapes(model)["encoder"] for model in (alone, both, plain))
+    assert shapes == {"branches_0": without["branches_0"], "branches_1": gated["branches_1"]}
+    assert source_flops(plain.config, 6) < source_flops(alone.config, 6) < source_flops(both.config, 6)
+    params = {"params": float32(random_params(alone))}
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def encode(skip):
+        options = {"budget": jnp.asarray([0, 1, 1]), "method": "encode", "capture": True}
+        return alone.apply(params, SOURCE, skip=skip, **options)
+
+    (masked, aux), (skipped, other) = map(encode, (False, True))
+    np.testing.assert_allclose(skipped.memory[masked.mask], masked.memory[masked.mask], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(other.used, aux.used, rtol=1e-6)
+    assert [list(layer) for layer in aux.gates["encoder"]] == [[], ["mixing"]]
+    assert [list(layer) for layer in aux.maps["encoder"]] == [["attention", "feed_forward"], ["mixing"]]
+    (gates,) = aux.gates["encoder"][1]["mixing"].values()
+    work = GatedConvolution(CONFIG.d_model).flops
+    np.testing.assert_allclose(aux.full, [sum(work(CONFIG.d_model, length, length)) for length in LENGTHS])
+    assert 0 < gates.sum() < sum(LENGTHS)
 
 
 def test_a_recurrence_has_the_dropout_and_forget_gates_of_its_own_options():

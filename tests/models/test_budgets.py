@@ -431,6 +431,15 @@ def test_what_begins_after_the_end_is_refused(name):
     check_ranges(config(101))
 
 
+@pytest.mark.parametrize("places, said", [((3,), "3"), ((0, 1), "0 1"), ((2, 2), "2 2")])
+def test_encoders_that_there_are_not_have_no_gates(places, said):
+    encoder = dataclasses.replace(CONFIG.encoder, branches=("attention:1", "lstm:1"))
+    budget = dataclasses.replace(BOTH, branches=places)
+    message = f"--model.budget.branches {said}: there are 2 encoders; give some of 1 to 2"
+    with pytest.raises(ConfigError, match=message):
+        check_model(Config(model=dataclasses.replace(CONFIG, encoder=encoder, budget=budget)))
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

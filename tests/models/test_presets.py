@@ -298,6 +298,17 @@ def test_a_configuration_that_is_shipped_is_not_refused(name):
             {"encoder": EncoderConfig(convolution=5)},
             "--model.encoder.convolution .* a branch of convs2s",
         ),
+        (
+            {"budget": BudgetConfig(encoder=(1.0, 0.5), branches=(1,))},
+            "--model.budget.branches .* give --model.encoder.branches, such as dual",
+        ),
+        (
+            {
+                "encoder": EncoderConfig(branches=("dual",)),
+                "budget": BudgetConfig(decoder=(1.0, 0.5), branches=(1,)),
+            },
+            "--model.budget.branches .* and --model.budget.encoder 1 0.5",
+        ),
         ({"relative_clip": 3}, "--model.relative-clip changes nothing here: give --model.positions shaw"),
         ({"relative_values": False, "positions": "rotary"}, "--model.relative-values changes nothing"),
         (

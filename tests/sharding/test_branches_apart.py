@@ -84,6 +84,12 @@ def test_loss_and_gradient_with_dropout_are_those_of_one_device():
             {"budget": BudgetConfig(**GATES)},
             {"budget": BudgetLossConfig(noise_steps=4)},
         ),
+        (
+            (4, 1, 2),
+            ("attention:1", "convs2s:1"),
+            {"budget": BudgetConfig(**GATES, branches=(2,))},
+            {"budget": BudgetLossConfig(noise_steps=4)},
+        ),
     ],
 )
 def test_kinds_and_combinations(sizes, branches, changes, options):
