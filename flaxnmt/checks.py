@@ -1,6 +1,7 @@
 """What no data can make a model of: settings that do not fit together, said before anything is read."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from flaxnmt.config import BudgetLossConfig, Config, TrainingConfig
@@ -15,6 +16,10 @@ from flaxnmt.models.config import (
     EncodingConfig,
     Seq2SeqConfig,
 )
+from flaxnmt.models.flops import encoder_flops
+
+WORDS = 32
+"""Of a sentence, where work is compared before there are data."""
 
 COUNTS = (
     *(
@@ -278,6 +283,7 @@ def check_model(config: Config) -> None:
             raise ConfigError(
                 f"--model.budget.branches {' '.join(map(str, gated))}: there are {count} encoders; give some of 1 to {count}"
             )
+        _check_least(model)
     if model.budgets:
         # Gates that do not fit say so when layers are made.
         if "encoder" in parts:
@@ -286,6 +292,20 @@ def check_model(config: Config) -> None:
             build.decoder(model)
         if isinstance(model, DecoderOnlyConfig):
             build.causal_decoder(model)
+
+
+def _check_least(model: EncodingConfig) -> None:
+    """Refuses budgets below what encoders without gates use."""
+    # Networks that control gates are no part of what levels are shares of.
+    plain = replace(model, budget=BudgetConfig())
+    work = [encoder_flops(plain, kinds, WORDS) for kinds in model.encoder_branches]
+    gated = sum(work[place - 1] for place in model.budget.branches)
+    share, level = 1 - gated / sum(work), min(model.budget.encoder, default=1)
+    if level <= share:
+        raise ConfigError(
+            f"--model.budget.encoder {level:g}: encoders without gates, those that --model.budget.branches leaves out, "
+            f"are {share:.2f} of the work on a sentence of {WORDS} words; give more, or gates to others"
+        )
 
 
 def _check_positions(config: Config) -> None:

@@ -143,8 +143,8 @@ class BudgetConfig:
     normed_keys: bool = False
     """Keys and values of attention are normalised in front of their gates, too."""
     branches: tuple[int, ...] = ()
-    """Which of --model.encoder.branches have gates, counted from 1, all others being always computed whole; a level of the
-    encoder is then a share of these alone. None: all."""
+    """Which of --model.encoder.branches have gates, counted from 1; others are always computed whole, and count with that.
+    None: all."""
 
 
 @dataclass(frozen=True)

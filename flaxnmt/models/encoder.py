@@ -8,12 +8,12 @@ from flax import linen as nn
 
 from flaxnmt.each_device import branch_groups, side_by_side
 from flaxnmt.errors import ConfigError
-from flaxnmt.gates.block import GatedBlock
+from flaxnmt.gates.block import GatedBlock, count, count_sentences
 from flaxnmt.layers.block import Block, layer_norm
 from flaxnmt.layers.context import Aux, Context
 from flaxnmt.layers.segments import Segments
 from flaxnmt.layers.stack import Stack
-from flaxnmt.typing import Array, Float, Int, PyTree
+from flaxnmt.typing import Array, Count, Float, Int, PyTree
 
 
 class EncoderLayer(nn.Module):
@@ -87,6 +87,12 @@ class Encoder(nn.Module):
             isinstance(block, GatedBlock) for layer in self.stack.layers for _, block in layer.blocks()
         )
 
+    def flops(self, d_model: int, rows: Count, sentences: Count = 1) -> Count:
+        """Multiply-adds counted as 2 for one example of that many rows, all gates open."""
+        layers = self.stack.layers * self.stack.repeats
+        blocks = [block for layer in layers for _, block in layer.blocks()]
+        return sum(block.flops(d_model, rows, rows, sentences) for block in blocks)
+
     def run(
         self, x: Float[Array, "*B S D"], context: Context, places: Int[Array, "*B P"] | None = None
     ) -> tuple[Float[Array, "*B R D"], tuple[PyTree, ...]]:
@@ -155,7 +161,17 @@ class Branches(nn.Module):
             y, report = branch.run(x, context)
             outputs.append(y)
             reports += report
-        return self.combination(outputs), Aux.of("encoder", reports, capture=context.capture)
+        aux = Aux.of("encoder", reports, capture=context.capture)
+        return self.combination(outputs), self._with_ungated(aux, x, context)
+
+    def _with_ungated(self, aux: Aux, x: Float[Array, "*B S D"], context: Context) -> Aux:
+        """Where some encoders have gates, the others have their work in what is used, too."""
+        if aux.used is None:
+            return aux
+        sentences = count_sentences(context.query_mask, x)
+        sizes = x.shape[-1], count(context.query_mask, x), 1 if sentences is None else sentences
+        work = sum(branch.flops(*sizes) for branch in self.branches if not branch.gated)
+        return aux.replace(used=aux.used + work, full=aux.full + work)
 
     def _side_by_side(self, x: Float[Array, "*B S D"], context: Context, groups: int):
         if groups > len(self.branches):
@@ -179,7 +195,8 @@ class Branches(nn.Module):
                 outputs += [jnp.zeros_like(outputs[0])] * (most - len(outputs))
                 aux = Aux.of("encoder", reports, capture=False)
                 if gated and aux.used is None:
-                    aux = aux.replace(used=jnp.zeros(len(rows[0])), full=jnp.zeros(len(rows[0])))
+                    none = jnp.zeros(len(rows[0]))
+                    aux = Aux(used=none, full=none)
                 return jnp.stack(outputs, axis=1), aux.used, aux.full
 
             return function
@@ -188,4 +205,4 @@ class Branches(nn.Module):
         outputs, *work = found
         used, full = (None if flops is None else flops.sum(0) for flops in work)
         outputs = [outputs[i % groups, :, i // groups] for i in range(len(modules))]
-        return self.combination(outputs), Aux(used=used, full=full)
+        return self.combination(outputs), self._with_ungated(Aux(used=used, full=full), x, context)

@@ -95,10 +95,7 @@ def encoder_flops(
     config: EncodingConfig, kinds: Sequence[EncoderKind], words: int, sentences: int = 1
 ) -> int:
     """FLOPs of an encoder with layers of these kinds on one example."""
-    encoder = build.encoder(config, kinds)
-    layers = encoder.stack.layers * encoder.stack.repeats
-    blocks = [(block, words) for layer in layers for _, block in layer.blocks()]
-    return _work(blocks, config.d_model, sentences, words)
+    return build.encoder(config, kinds).flops(config.d_model, sentences * words, sentences)
 
 
 def _work(blocks, d_model: int, sentences: int, queries: int) -> int:

@@ -19,7 +19,6 @@ from small_models import CONFIG, VOCAB, float32, parameter_shapes, random_ids, r
 from flaxnmt.checks import check_model
 from flaxnmt.config import BudgetLossConfig, Config
 from flaxnmt.decoding.beam import beam_search
-from flaxnmt.encoders.convs2s import GatedConvolution
 from flaxnmt.errors import ConfigError
 from flaxnmt.layers.context import Context
 from flaxnmt.models import build
@@ -33,7 +32,7 @@ from flaxnmt.models.config import (
     encoder_set,
     parse_branch,
 )
-from flaxnmt.models.flops import source_flops
+from flaxnmt.models.flops import encoder_flops, source_flops
 from flaxnmt.sharding import make_mesh, unbox, use_mesh
 from flaxnmt.training.objective import translation_objective
 
@@ -247,7 +246,7 @@ def test_gated_branches_train_and_skip_what_their_gates_decide_against():
 
 
 def test_one_of_several_encoders_may_be_gated_alone():
-    """The other is that of a model without gates, and counts for nothing in what budgets are shares of."""
+    """The other is that of a model without gates, and always counts with all its work."""
     branches = ("attention:1", "convs2s:1")
     alone = with_branches(*branches, budget=BudgetConfig(encoder=(1.0, 0.5), branches=(2,)))
     both = with_branches(*branches, budget=BudgetConfig(encoder=(1.0, 0.5)))
@@ -268,8 +267,10 @@ def test_one_of_several_encoders_may_be_gated_alone():
     assert [list(layer) for layer in aux.gates["encoder"]] == [[], ["mixing"]]
     assert [list(layer) for layer in aux.maps["encoder"]] == [["attention", "feed_forward"], ["mixing"]]
     (gates,) = aux.gates["encoder"][1]["mixing"].values()
-    work = GatedConvolution(CONFIG.d_model).flops
-    np.testing.assert_allclose(aux.full, [sum(work(CONFIG.d_model, length, length)) for length in LENGTHS])
+    whole = [source_flops(plain.config, length) for length in LENGTHS]
+    attention = [encoder_flops(plain.config, ("sentence",), length) for length in LENGTHS]
+    np.testing.assert_allclose(aux.full, whole)
+    np.testing.assert_array_less(attention, aux.used)
     assert 0 < gates.sum() < sum(LENGTHS)
 
 

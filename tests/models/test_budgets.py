@@ -440,6 +440,17 @@ def test_encoders_that_there_are_not_have_no_gates(places, said):
         check_model(Config(model=dataclasses.replace(CONFIG, encoder=encoder, budget=budget)))
 
 
+def test_budgets_below_what_encoders_without_gates_use_are_refused():
+    def config(*levels):
+        encoder = dataclasses.replace(CONFIG.encoder, branches=("attention:1", "attention:3"))
+        budget = BudgetConfig(encoder=levels, blocks=2, branches=(2,))
+        return Config(model=dataclasses.replace(CONFIG, encoder=encoder, budget=budget))
+
+    check_model(config(1.0, 0.26))
+    with pytest.raises(ConfigError, match="--model.budget.encoder 0.25: encoders without .* are 0.25 of the"):
+        check_model(config(1.0, 0.25))
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
