@@ -34,7 +34,7 @@ def full_budget(budgets: Sequence[Budget]) -> int:
 
 
 def find_budget(budgets: Sequence[Budget], wanted: float | Sequence[float] | None) -> int:
-    """The place of a budget; one number stands for all parts, None for the largest budget.
+    """The place of a budget; one number stands for all parts that can have less than all, None for the largest budget.
 
     Raises:
       ConfigError: if the model was not trained for it, with those it was trained for.
@@ -44,7 +44,11 @@ def find_budget(budgets: Sequence[Budget], wanted: float | Sequence[float] | Non
     if wanted is None:
         return full_budget(budgets)
     parts = len(budgets[0])
-    numbers = (wanted,) * parts if isinstance(wanted, (int, float)) else tuple(wanted)
+    if isinstance(wanted, (int, float)):
+        whole = [all(budget[part] == 1 for budget in budgets) for part in range(parts)]
+        numbers = tuple(1.0 if always and not all(whole) else wanted for always in whole)
+    else:
+        numbers = tuple(wanted)
     for place, budget in enumerate(budgets):
         if len(numbers) == parts and all(abs(a - b) < 1e-6 for a, b in zip(numbers, budget)):
             return place

@@ -129,6 +129,12 @@ def test_budgets_by_their_numbers():
     assert len(budgets) == 8 and budgets[full_budget(budgets)] == (1.0, 1.0)
     assert budgets[find_budget(budgets, 0.5)] == (0.5, 0.5)
     assert find_budget(budgets, None) == full_budget(budgets)
+    one_side = budget_tuples(((1.0,), (1.0, 0.5)))
+    assert [find_budget(one_side, wanted) for wanted in (1, 0.5, (1, 0.5))] == [0, 1, 1]
+    with pytest.raises(ConfigError, match=r"not trained for the budget 1,0.3; .* 1,1 1,0.5"):
+        find_budget(one_side, 0.3)
+    with pytest.raises(ConfigError, match=r"not trained for the budget 0.5,0.5; .* 1,1$"):
+        find_budget(budget_tuples(((1.0,), (1.0,))), 0.5)
     assert find_budget(((0.5, 0.75), (0.75, 0.75)), None) == 1
     assert budgets[find_budget(budgets, (1, 0.5))] == (1.0, 0.5)
     assert (parse_budget("0.5"), parse_budget("1,0.25")) == (0.5, (1.0, 0.25))
