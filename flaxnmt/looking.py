@@ -22,10 +22,11 @@ from flaxnmt.gates.budget import find_budget
 from flaxnmt.language.attention import attending, closed, of_pair
 from flaxnmt.language.contextual import told
 from flaxnmt.models.decoder_only import DecoderOnly, one_sequence
-from flaxnmt.symbols import PAD
+from flaxnmt.symbols import EOS, PAD
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.shapes import longest_of
 from flaxnmt.translation.translator import Translator
+from flaxnmt.typing import Bool
 
 WIDTH = 16
 """Lines are padded to multiples of so many tokens where their gates are counted."""
@@ -76,60 +77,97 @@ def of_sentence(
 
 def of_gates(
     translator: Translator,
-    sources: Sequence[str],
-    targets: Sequence[str],
+    sources: Sequence[str] | Sequence[Document],
+    targets: Sequence[str] | Sequence[Sequence[str]],
     budget: float | Sequence[float] | None = None,
 ) -> list[dict[str, Any]]:
-    """How much each gate lets through, over all tokens of these lines (`flaxnmt.gates.counts.of_gates`).
+    """How much each gate lets through, over all tokens of these texts (`flaxnmt.gates.counts.of_gates`).
 
     Args:
       translator: of a model with gates.
-      sources: lines.
-      targets: their translations.
+      sources: lines or, to a model of documents, documents.
+      targets: their translations, of a document those of its sentences.
       budget: one of the model's; its largest if None.
 
     Raises:
-      ConfigError: for a model of documents, one without gates, or a budget that it was not trained for.
+      ConfigError: for lines where the model reads documents, documents where it reads lines, a model without gates, or a
+        budget that it was not trained for.
       DataError: for no lines, or not as many translations.
     """
-    model, vocabularies = translator.model, translator.vocabularies
-    if model.config.is_document:
-        raise ConfigError("this is a model of documents: the use of gates is counted over lines")
+    model = translator.model
+    by_document = model.config.is_document
+    if any(isinstance(source, Document) != by_document for source in sources):
+        reads, what = ("documents", "Documents") if by_document else ("sentences", "lines")
+        raise ConfigError(f"this is a model of {reads}: give {what} and their translations")
     place = find_budget(model.config.budgets, budget)
     if not sources or len(sources) != len(targets):
+        what = "documents" if by_document else "lines"
         raise DataError(
-            f"{len(sources)} lines and {len(targets)} translations: gates are counted over pairs of them"
+            f"{len(sources)} {what} and {len(targets)} translations: gates are counted over pairs of them"
         )
+    batches = (_document_batches if by_document else _line_batches)(translator, sources, targets)
+
+    def found():
+        for batch in batches:
+            gates, seen = _captured(model, place, translator.params, batch)
+            yield gates, partial(_tokens, model, batch, seen)
+
+    return counts.of_gates(found())
+
+
+def _line_batches(translator, sources: Sequence[str], targets: Sequence[str]):
+    """Batches of lines, all of one shape."""
     ids = []
-    for tokenizer, lines in ((vocabularies.source, sources), (vocabularies.target, targets)):
+    sides = translator.vocabularies.source, translator.vocabularies.target
+    for tokenizer, lines in zip(sides, (sources, targets), strict=True):
         tokens = TokenArray.from_lists(tokenizer.encode(list(lines)))
         longest = int(tokens.lengths.max())
         # Translations at other budgets are about as long: of one shape, all share a program.
-        width = max(longest, min(-(-longest // WIDTH) * WIDTH, model.config.max_positions))
+        width = max(longest, min(-(-longest // WIDTH) * WIDTH, translator.model.config.max_positions))
         ids.append(tokens.padded(np.arange(len(tokens)), width))
-    found = counts.in_batches(partial(_captured, model, place, translator.params), *ids)
-    source, target = (side != PAD for side in ids)
-    if isinstance(model, DecoderOnly):
-        # Its one stack runs over both.
-        target = np.asarray(one_sequence(*map(jnp.asarray, ids))[1])
+    for source, target in counts.in_batches(*ids):
+        yield {"source": source, "target": target}
 
-    def mask(stack, block, kind):
-        return source if stack == "encoder" or (kind == "keys" and block != "attention") else target
 
-    return counts.of_gates(found, mask)
+def _document_batches(translator, documents: Sequence[Document], targets: Sequence[Sequence[str]]):
+    """Batches of documents, in which those that are too long are cut as they are for translation."""
+    for number, (document, lines) in enumerate(zip(documents, targets, strict=True), 1):
+        if len(document) != len(lines):
+            raise DataError(f"document {number}: {len(document)} sentences and {len(lines)} translations")
+    text = Text.of_documents(documents)
+    sides = (
+        (translator.vocabularies.source, text.sentences),
+        (translator.vocabularies.target, [line for lines in targets for line in lines]),
+    )
+    ids = [TokenArray.from_lists(translator.encode(tokenizer, lines)) for tokenizer, lines in sides]
+    batches = translator.batches(*ids, text, None)
+    yield from map(batches.batch, range(len(batches)))
 
 
 @partial(jax.jit, static_argnums=0)
-def _captured(model, place, params, source, target):
-    """What each gate does with each token."""
+def _captured(model, place, params, batch):
+    """What each gate does with each token, and which tokens of the source the decoder sees."""
+    source, target = batch["source"], batch["target"]
+    around = {"paragraphs": batch.get("paragraph"), "places": batch.get("places")}
 
     def capture(model):
         budget = jnp.full(len(source), place, jnp.int32)
-        encoded, encoder = model.encode(source, capture=True, budget=budget)
+        encoded, encoder = model.encode(source, capture=True, budget=budget, **around)
         _, decoder = model.decode(encoded, target, capture=True)
-        return encoder.gates | decoder.gates
+        return encoder.gates | decoder.gates, encoded.mask
 
     return model.apply({"params": params}, method=capture)
+
+
+def _tokens(model, batch, seen, stack: str, block: str, kind: str) -> Bool[np.ndarray, "*B L"]:
+    """Those about which a gate decides."""
+    source, target = batch["source"], batch["target"]
+    if isinstance(model, DecoderOnly):
+        # Its one stack runs over both.
+        return np.asarray(one_sequence(jnp.asarray(source), jnp.asarray(target))[1])
+    if stack == "decoder":
+        return np.asarray(seen) if kind == "keys" and block != "attention" else target != PAD
+    return (source != PAD) & (model.config.document.sentence_ends | (source != EOS))
 
 
 def of_document(

@@ -346,13 +346,14 @@ class Run:
 
     def gates(
         self,
-        source: list[str],
-        target: list[str] | None = None,
+        source: list[str] | list[Document],
+        target: list[str] | list[list[str]] | None = None,
         budget: float | tuple[float, ...] | None = None,
     ) -> list[dict[str, Any]]:
-        """How much each gate lets through for these lines and their translations (`flaxnmt.looking.of_gates`).
+        """How much each gate lets through for these lines or documents and their translations.
 
-        Of a model that does not translate, for these texts (`flaxnmt.language.gates.of_texts`).
+        See `flaxnmt.looking.of_gates`. Of a model that does not translate, for these texts
+        (`flaxnmt.language.gates.of_texts`).
         """
         if self._translates:
             if target is None:

@@ -6,37 +6,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 
 from flaxnmt import looking
 from flaxnmt.data.documents import Document, Sentence
-from flaxnmt.errors import ConfigError
-from flaxnmt.models.config import DocumentConfig
+from flaxnmt.errors import ConfigError, DataError
+from flaxnmt.models.config import BudgetConfig, DocumentConfig
 from flaxnmt.run import make_model, make_translator
 from flaxnmt.sharding import unbox
+from flaxnmt.symbols import EOS
 
 PARAGRAPHS = (("one two three", "four"), ("five six", "seven eight nine ten", "one"))
 DOCUMENT = Document(tuple(tuple(Sentence(text) for text in part) for part in PARAGRAPHS))
 LENGTHS = np.asarray([4, 2, 3, 5, 2])
 N, M, H, T, LEVELS = 5, 5, 4, 2, 4
+NO_GATES = BudgetConfig()
 
 
 @pytest.fixture(scope="module")
-def look(opened):
-    """Attention of a model with random parameters to the document, for the kinds of its layers."""
+def translator(opened):
+    """Of a model of documents with random parameters, for the kinds of its layers."""
 
-    def look(*kinds, scan=False, **changes):
+    def translator(*kinds, scan=False, budget=NO_GATES, boundaries="true", **changes):
         document = DocumentConfig(layers=kinds, t=T, **changes)
         encoder = dataclasses.replace(opened.config.model.encoder, layers=2)
-        model = dataclasses.replace(opened.config.model, document=document, encoder=encoder, scan=scan)
-        config = opened.config.replace(model=model)
+        changes = {"document": document, "encoder": encoder, "scan": scan, "budget": budget}
+        data = dataclasses.replace(opened.config.data, boundaries=boundaries)
+        config = opened.config.replace(model=dataclasses.replace(opened.config.model, **changes), data=data)
         module = make_model(config, opened.vocabularies)
         ids = jnp.ones((1, 2, 4), jnp.int32)
         shapes = unbox(jax.eval_shape(module.init, jax.random.key(0), ids, ids)["params"])
         rng = np.random.default_rng(0)
         params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) / 4, jnp.float32), shapes)
-        return looking.of_document(make_translator(config, module, params, opened.vocabularies), DOCUMENT)
+        return make_translator(config, module, params, opened.vocabularies)
 
-    return look
+    return translator
+
+
+@pytest.fixture(scope="module")
+def look(translator):
+    """Attention of such a model to the document."""
+    return lambda *kinds, **options: looking.of_document(translator(*kinds, **options), DOCUMENT)
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +180,79 @@ def test_encoders_have_weights_of_the_layers_that_attend(opened, branches, layer
     words = len(found["source"])
     assert found["encoder"].shape == (layers, H, words, words)
     assert_distributions(found["encoder"], True)
+
+
+GATED = BudgetConfig(encoder=(1.0, 0.5), decoder=(1.0, 0.5), blocks=2)
+PAIRS = [DOCUMENT, Document((tuple(Sentence(text) for text in ("two", "ten nine eight")),))]
+OUTPUTS = [["one", "two three", "four five six", "seven", "eight nine"], ["ten one", "two"]]
+OPTIONS = [
+    {"decoder_context": True},
+    {"cross": "document"},
+    {"sentence_ends": False},
+    {"boundaries": "jittered"},
+]
+
+
+@pytest.mark.parametrize("options", slow_but(OPTIONS[:1], OPTIONS))
+def test_gates_of_documents_are_counted_over_all_their_sentences(translator, options):
+    """As those of each document by itself, without padding between its sentences."""
+    made = translator("context", "conditional", budget=GATED, **options)
+    sums = {}
+    for document, outputs in zip(PAIRS, OUTPUTS, strict=True):
+        for place, on, count, mixed in gates_of_one(made, document, outputs):
+            old = sums.get(place, (0, 0, []))
+            sums[place] = (old[0] + on, old[1] + count, old[2] + mixed)
+    found = looking.of_gates(made, PAIRS, OUTPUTS, 0.5)
+    assert len(found) == len(sums) >= 15 and len({row["on"] for row in found}) > 8
+    for row in found:
+        on, count, mixed = sums[tuple(row[name] for name in ("stack", "layer", "block", "gate", "part"))]
+        assert row["on"] == pytest.approx(on / count) and row["mixed"] == pytest.approx(np.mean(mixed)), row
+
+
+def gates_of_one(made, document, outputs):
+    """(place, gates that are open, tokens, for each sentence whether it has both) of each gate."""
+    vocabularies, model = made.vocabularies, made.model
+    sides = [sentence.source for sentence in document], outputs
+    rows = [[[*line, EOS] for line in vocabularies.source.encode(list(lines))] for lines in sides]
+    width = max(len(row) for side in rows for row in side)
+    source, target = (
+        np.asarray([[row + [0] * (width - len(row)) for row in side]], np.int32) for side in rows
+    )
+    paragraph = np.repeat(np.arange(len(document.paragraphs)), [len(part) for part in document.paragraphs])
+    batch = made.boundaries({"source": source, "paragraph": paragraph[None].astype(np.int32)})
+    target, batch = jnp.asarray(target), jax.tree.map(jnp.asarray, batch)
+
+    def capture(model):
+        around = {"paragraphs": batch["paragraph"], "places": batch.get("places")}
+        encoded, encoder = model.encode(batch["source"], capture=True, budget=jnp.asarray([3]), **around)
+        return encoder.gates | model.decode(encoded, target, capture=True)[1].gates
+
+    gates = jax.jit(lambda params: model.apply({"params": params}, method=capture))(made.params)
+    ends = model.config.document.sentence_ends
+    tokens = {
+        name: np.asarray((ids != 0) & (ends | (ids != EOS)))
+        for name, ids in (("read", batch["source"]), ("true", source))
+    } | {"target": np.asarray(target != 0)}
+    for stack, layers in gates.items():
+        for number, layer in enumerate(layers):
+            for block, kinds in layer.items():
+                for kind, values in kinds.items():
+                    of_target = stack == "decoder" and (kind == "rows" or block == "attention")
+                    real = tokens["target" if of_target else "read" if stack == "encoder" else "true"]
+                    for part in range(values.shape[-1]):
+                        on = np.asarray(values[..., part], bool)
+                        assert not (on & ~real).any()
+                        # Boundaries at other places may leave a unit without words.
+                        lines = [set(row[there]) for row, there in zip(on[0], real[0]) if there.any()]
+                        place = (stack, number, block, kind, part)
+                        yield place, on.sum(), real.sum(), [len(values) == 2 for values in lines]
+
+
+def test_gates_are_counted_over_documents_and_their_translations(translator):
+    made = translator("context", budget=GATED)
+    with pytest.raises(DataError, match="2 documents and 1 translations"):
+        looking.of_gates(made, PAIRS, OUTPUTS[:1])
+    with pytest.raises(DataError, match="document 2: 2 sentences and 1 translations"):
+        looking.of_gates(made, PAIRS, [OUTPUTS[0], OUTPUTS[1][:1]])
+    with pytest.raises(ConfigError, match="this is a model of documents: give Documents and"):
+        looking.of_gates(made, ["one two"], ["one"])

@@ -1,7 +1,6 @@
 """What gates of models of one stack let through of texts."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -49,5 +48,7 @@ def of_texts(
         budget = jnp.full(len(tokens), place, jnp.int32)
         return model.apply(variables, tokens, capture=True, budget=budget, method=method)[1].gates
 
-    found = in_batches(partial(capture, {"params": reader.params}), ids)
-    return of_gates(found, lambda *_: ids != PAD)
+    return of_gates(
+        (capture({"params": reader.params}, tokens), lambda *_, real=tokens != PAD: real)
+        for (tokens,) in in_batches(ids)
+    )
