@@ -9,7 +9,8 @@ from pathlib import Path
 from etils import epath
 
 from experiments.exclusive import alone
-from flaxnmt.checks import check_limits, check_model, check_ranges, check_used
+from flaxnmt.checks.model import check_model
+from flaxnmt.checks.options import check_limits, check_ranges, check_used
 from flaxnmt.config import Config
 from flaxnmt.config_io import differences
 from flaxnmt.data.labelled.rows import LabelledRows

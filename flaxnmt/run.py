@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from flaxnmt import looking
-from flaxnmt.checks import check_model
+from flaxnmt.checks.model import check_model
 from flaxnmt.config import Config
 from flaxnmt.data.boundaries import Boundaries
 from flaxnmt.data.documents import Document

@@ -165,7 +165,8 @@ def check_training(job: Job) -> None:
     """
     # The training's own parser and checks, which load every configuration's parts.
     from experiments.arguments import parse
-    from flaxnmt.checks import check_limits, check_model, check_ranges, check_used
+    from flaxnmt.checks.model import check_model
+    from flaxnmt.checks.options import check_limits, check_ranges, check_used
 
     words = list(job.command[3:])
     if {"-h", "--help"} & set(words):

@@ -21,7 +21,8 @@ from typing import Annotated
 import tyro
 
 from experiments import configs
-from flaxnmt.checks import check_model, check_ranges, check_used
+from flaxnmt.checks.model import check_model
+from flaxnmt.checks.options import check_ranges, check_used
 from flaxnmt.commands import MISTAKE, guarded, parsed, quiet
 from flaxnmt.config import Config, MeshConfig
 from flaxnmt.errors import ConfigError

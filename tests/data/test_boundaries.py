@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments import configs
-from flaxnmt.checks import check_model
+from flaxnmt.checks.model import check_model
 from flaxnmt.data.boundaries import Boundaries
 from flaxnmt.errors import ConfigError
 

@@ -9,7 +9,7 @@ import pytest
 from experiments import configs
 from experiments.tasks import labelled
 from experiments.tasks.labelled_sets import examples_of, make_set
-from flaxnmt.checks import check_used
+from flaxnmt.checks.options import check_used
 from flaxnmt.config import DataConfig
 from flaxnmt.data.labelled.examples import Answer, QuestionExample, TaggedExample
 from flaxnmt.data.labelled.spans import NOWHERE

@@ -21,7 +21,8 @@ from experiments.measures import BASELINE, TRANSLATIONS
 from experiments.sweep import has_ended, with_starts
 from experiments.trial import Sweep, Trial
 from flaxnmt import config_io, open_sweep
-from flaxnmt.checks import check_limits, check_model, check_ranges, check_used
+from flaxnmt.checks.model import check_model
+from flaxnmt.checks.options import check_limits, check_ranges, check_used
 from flaxnmt.ledger import Ledger
 from flaxnmt.run_directory import write_json
 from flaxnmt.training.metrics import MetricsWriter, read_metrics

@@ -16,7 +16,7 @@ import reference
 from cases import slow_but
 from small_models import CONFIG, VOCAB, float32, parameter_shapes, random_ids, random_params, small_model
 
-from flaxnmt.checks import check_model
+from flaxnmt.checks.model import check_model
 from flaxnmt.config import BudgetLossConfig, Config
 from flaxnmt.decoding.beam import beam_search
 from flaxnmt.errors import ConfigError

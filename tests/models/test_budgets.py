@@ -20,7 +20,8 @@ from small_models import (
     small_model,
 )
 
-from flaxnmt.checks import check_model, check_ranges
+from flaxnmt.checks.model import check_model
+from flaxnmt.checks.options import check_ranges
 from flaxnmt.config import BudgetLossConfig, Config, TrainingConfig
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import budget_loss

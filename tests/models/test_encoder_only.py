@@ -9,7 +9,7 @@ import pytest
 from cases import slow_but
 from small_models import float32, parameter_shapes, random_ids, random_params, small_encoder
 
-from flaxnmt.checks import check_model
+from flaxnmt.checks.model import check_model
 from flaxnmt.config import Config
 from flaxnmt.errors import ConfigError
 from flaxnmt.layers.active import picked

@@ -10,7 +10,8 @@ from cases import slow_but
 from small_models import parameter_shapes, small_model
 
 from experiments import configs
-from flaxnmt.checks import check_model, check_ranges, check_used
+from flaxnmt.checks.model import check_model
+from flaxnmt.checks.options import check_ranges, check_used
 from flaxnmt.config import BudgetLossConfig, Config, DataConfig, TrainingConfig
 from flaxnmt.errors import ConfigError
 from flaxnmt.models.config import (

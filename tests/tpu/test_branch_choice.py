@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from experiments import configs
-from flaxnmt.checks import check_model
+from flaxnmt.checks.model import check_model
 from flaxnmt.config import MeshConfig
 from flaxnmt.errors import ConfigError
 from tpu.branches import PASSES, STEP_SECONDS, choice
