@@ -66,8 +66,13 @@ def static_expansion(params, x, enrichment="shared_projection", by_length=False,
     key, first, second, selector = (
         x @ params[f"w_{name}"] + params[f"b_{name}"] for name in ("key", "first", "second", "selector")
     )
-    queries, bias = enrich(params, x, enrichment, by_length)
-    scores = queries @ key.T / np.sqrt(x.shape[1])
+    return expansion(key, (first, second), selector, *enrich(params, x, enrichment, by_length), epsilon)
+
+
+def expansion(key, values, selector, queries, bias, epsilon=1e-9):
+    """The same of what was projected and enriched."""
+    first, second = values
+    scores = queries @ key.T / np.sqrt(key.shape[1])
     gathered = []
     for sign, value in ((1, first), (-1, second)):
         expanded = psi(np.maximum(sign * scores, 0), epsilon) @ value + bias

@@ -1,5 +1,6 @@
 """What no data can make a model of: settings of it that do not fit together, said before anything is read."""
 
+import math
 from dataclasses import replace
 
 from flaxnmt.config import Config
@@ -147,6 +148,9 @@ def _check_encoder(model: EncodingConfig) -> None:
             f"--model.encoder.convolution {model.encoder.convolution}: the kernel has a row in its middle, give an odd "
             "width"
         )
+    scale = model.encoder.convolution_skip_scale
+    if "convs2s" in kinds and not 0 < scale < math.inf:
+        raise ConfigError(f"--model.encoder.convolution-skip-scale {scale:g}: give more than 0, such as 1")
     vectors = model.encoder.expansion.vectors
     if "static_expansion" in kinds and (not vectors or min(vectors) < 1):
         raise ConfigError(

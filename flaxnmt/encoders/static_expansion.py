@@ -104,9 +104,13 @@ def static_expansion(
       mask: False at padding, which no other row sees.
       epsilon: added to the sums of rows.
     """
+    if mask is not None:
+        # Weights of zero would not hide what is no number.
+        key, first, second = (jnp.where(mask[..., None], rows, 0) for rows in (key, *values))
+        values = first, second
     scores = expansion_scores(queries, key)
-    first, second = gather(scores, expand(scores, values, bias, mask, epsilon), epsilon)
-    return mixed(selector, first, second).astype(selector.dtype)
+    gathered = gather(scores, expand(scores, values, bias, mask, epsilon), epsilon)
+    return mixed(selector, *gathered).astype(selector.dtype)
 
 
 def expansion_scores(queries: Float[Array, "*#B N D"], key: Float[Array, "*B L D"]) -> Float[Array, "*B N L"]:

@@ -24,7 +24,7 @@ class SubLayer(nn.Module):
     decoder cache the shared part.
 
     Attributes:
-      rowwise: whether `rows` may be called on any subset of the query rows, so that `Context.active` saves work.
+      rowwise: whether `rows` heeds `Context.active`, so that rows that are not wanted save work.
       gates_keys: whether `keys` has a key and value for each row of the memory, which `Context.key_gate` scales.
     """
 

@@ -19,7 +19,7 @@ from flaxnmt.attention.source2token import MeanPooling, MultiDimensionalSource2T
 from flaxnmt.attention.splash import splash_attention
 from flaxnmt.attention.weights import Weights, argmax_weights, softmax_weights, threshold_weights
 from flaxnmt.encoders.combine import GatedSum, Sum, WeightedSum
-from flaxnmt.encoders.convs2s import RESIDUAL_SCALE, GatedConvolution
+from flaxnmt.encoders.convs2s import GatedConvolution
 from flaxnmt.encoders.fnet import FourierMixing
 from flaxnmt.encoders.lstm import LSTM
 from flaxnmt.encoders.static_expansion import StaticExpansion
@@ -204,7 +204,7 @@ def mixing(
         convolution = GatedConvolution(
             config.d_model, config.encoder.convolution, dropout=config.dropout, **common
         )
-        as_published = {"norm": "none", "skip_scale": RESIDUAL_SCALE, "dropout": 0.0}
+        as_published = {"norm": "none", "skip_scale": config.encoder.convolution_skip_scale, "dropout": 0.0}
         return block(config, levels, convolution, **as_published)
     if kind == "fnet":
         return block(config, levels, FourierMixing(parent=None))

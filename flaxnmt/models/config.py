@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import jax.numpy as jnp
 
+from flaxnmt.encoders.convs2s import RESIDUAL_SCALE
 from flaxnmt.encoders.static_expansion import COEFFICIENTS, Enrichment
 from flaxnmt.errors import ConfigError
 from flaxnmt.gates.budget import Budget, budget_tuples
@@ -61,6 +62,9 @@ class EncoderConfig:
     recurrence_dropout: float | None = None
     """On the output of a layer of lstm, which is all that the next one sees; None: --model.dropout."""
     expansion: ExpansionConfig = field(default_factory=ExpansionConfig)
+    convolution_skip_scale: float = RESIDUAL_SCALE
+    """Factor of the sum of a layer of convs2s and its input: that of Gehring et al. 2017, which keeps its variance, or 1,
+    since Hu et al. 2023 do not say whether they have it."""
 
 
 @dataclass(frozen=True)

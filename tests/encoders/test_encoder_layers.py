@@ -267,6 +267,41 @@ def test_scores_of_an_expansion_are_float32():
     assert jax.eval_shape(static_expansion, key, pair, key, queries, queries).dtype == jnp.bfloat16
 
 
+def test_the_expansion_as_a_function_is_its_equation_and_hides_what_is_no_number_at_padding():
+    rng = np.random.default_rng(2)
+    key, first, second, selector = rng.normal(size=(4, *X.shape))
+    queries, bias = rng.normal(size=(2, 4, D))
+    mask = jnp.asarray(MASK)
+
+    @jax.jit
+    def of(key, first, second):
+        return static_expansion(key, (first, second), *float32((selector, queries, bias)), mask)
+
+    junk = (np.where(MASK[..., None], rows, np.nan) for rows in (key, first, second))
+    y, backward = jax.vjp(of, *float32(tuple(junk)))
+
+    def exact(key, first, second, i):
+        return slow.expansion(key, (first, second), selector[i, : LENGTHS[i]], queries, bias)
+
+    def loss(key, first, second):
+        return sum(
+            np.sum(UPSTREAM[i, :n] * exact(key[i, :n], first[i, :n], second[i, :n], i))
+            for i, n in enumerate(LENGTHS)
+        )
+
+    for i, n in enumerate(LENGTHS):
+        expected = exact(key[i, :n], first[i, :n], second[i, :n], i)
+        np.testing.assert_allclose(y[i, :n], expected, rtol=1e-4, atol=2e-5)
+    gradients = backward(float32(np.where(MASK[..., None], UPSTREAM, 0)))
+    numerics = (
+        reference.numeric_gradient(lambda rows: loss(rows, first, second), key),
+        reference.numeric_gradient(lambda rows: loss(key, rows, second), first),
+        reference.numeric_gradient(lambda rows: loss(key, first, rows), second),
+    )
+    for gradient, numeric in zip(gradients, numerics):
+        np.testing.assert_allclose(gradient, numeric, rtol=1e-3, atol=5e-4)
+
+
 def test_scores_that_are_all_of_one_sign_leave_the_other_expansion_empty():
     """L > 0 everywhere: the negative half has no weight anywhere, so that its gathered rows are zeros, not NaN."""
     ones = jnp.ones((1, 4, D))

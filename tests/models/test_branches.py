@@ -95,6 +95,19 @@ def test_an_encoder_is_its_equations_with_the_norms_and_skips_of_the_paper(branc
     assert aux.used is None
 
 
+def test_the_sum_of_a_convolution_and_its_input_may_be_left_as_it_is():
+    def output(**changes):
+        config = dataclasses.replace(CONFIG.encoder, **changes)
+        module = build.encoder(dataclasses.replace(CONFIG, norm="post", encoder=config), ("convs2s",))
+        variables = module.init(jax.random.key(0), x, context)
+        return module.apply(variables, x, context)[0]
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 6, CONFIG.d_model)), jnp.float32)
+    mask = jnp.arange(6) < jnp.asarray(LENGTHS)[:, None]
+    context = Context(query_mask=mask, key_mask=mask)
+    np.testing.assert_allclose(output(convolution_skip_scale=1.0), np.sqrt(2) * output(), rtol=1e-5)
+
+
 def test_depth_decides_how_many_vectors_an_expansion_has():
     encoder = build.encoder(CONFIG, ("static_expansion",) * 14)
     counts = [layer.mixing.sublayer.vectors for layer in encoder.stack.layers]
@@ -361,6 +374,10 @@ def test_branches_on_a_mesh_are_those_of_one_device(sizes):
         (
             {"branches": ("convs2s:2",), "convolution": 4},
             "--model.encoder.convolution 4: the kernel has a row",
+        ),
+        (
+            {"branches": ("convs2s:2",), "convolution_skip_scale": 0.0},
+            "--model.encoder.convolution-skip-scale 0: give more than 0",
         ),
         (
             {"branches": ("static_expansion:2",), "expansion": ExpansionConfig(vectors=())},

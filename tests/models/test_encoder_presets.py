@@ -54,17 +54,22 @@ def parameters_of_a_layer(kind, place, d, f):
 
 @pytest.mark.parametrize("size", ["base", pytest.param("small", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", slow_but(["quintuple"], [*get_args(MixingKind), *ENCODER_SETS]))
-def test_encoders_have_as_many_parameters_as_their_equations(name, size):
+def test_models_have_as_many_parameters_as_their_equations(name, size):
     encoder = dataclasses.replace(PRESETS[size].encoder, branches=paper(name).encoder.branches)
-    config = dataclasses.replace(PRESETS[size], encoder=encoder)
-    shapes = unbox(parameter_shapes(Seq2Seq(config, 8000, 8000))["encoder"])
-    expected = 0
+    config, vocab = dataclasses.replace(PRESETS[size], encoder=encoder), 8000
+    d, f = config.d_model, encoder.feed_forward
+    assert encoder.feed_forward == config.decoder.feed_forward
+    # One table of embeddings; a layer of the decoder is one of attention with a second attention and its norm.
+    of_decoder = config.decoder.layers * (parameters_of_a_layer("attention", 0, d, f) + 4 * d * d + norm(d))
+    expected = {"encoder": 0, "decoder": of_decoder + norm(d), "tables": vocab * d}
     for branch in encoder.branches:
         kind, layers = branch.split(":")
-        sizes = config.d_model, encoder.feed_forward
-        expected += norm(config.d_model)
-        expected += sum(parameters_of_a_layer(kind, place, *sizes) for place in range(int(layers)))
-    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected
+        expected["encoder"] += norm(d)
+        expected["encoder"] += sum(parameters_of_a_layer(kind, place, d, f) for place in range(int(layers)))
+    shapes = unbox(parameter_shapes(Seq2Seq(config, vocab, vocab)))
+    counts = {part: sum(leaf.size for leaf in jax.tree.leaves(tree)) for part, tree in shapes.items()}
+    assert counts["encoder"] == expected["encoder"]
+    assert sum(counts.values()) == sum(expected.values())
 
 
 @pytest.mark.parametrize(

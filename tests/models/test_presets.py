@@ -300,6 +300,10 @@ def test_a_configuration_that_is_shipped_is_not_refused(name):
             "--model.encoder.convolution .* a branch of convs2s",
         ),
         (
+            {"encoder": EncoderConfig(convolution_skip_scale=1.0)},
+            "--model.encoder.convolution-skip-scale .* a branch of convs2s",
+        ),
+        (
             {"budget": BudgetConfig(encoder=(1.0, 0.5), branches=(1,))},
             "--model.budget.branches .* give --model.encoder.branches, such as dual",
         ),
@@ -361,6 +365,7 @@ def test_what_a_model_uses_is_taken():
     branches = EncoderConfig(
         branches=("static_expansion:1+convs2s:1+lstm:1",),
         convolution=5,
+        convolution_skip_scale=1.0,
         expansion=ExpansionConfig(by_length=True),
         forget_bias=-2.0,
         recurrence_dropout=0.0,
