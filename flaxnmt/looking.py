@@ -3,6 +3,7 @@
 Data first, as arrays and lists; `draw_selection` and `draw_path` make pictures of it.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from flaxnmt.attention.hierarchical import TracedSelection
 from flaxnmt.attention.selection import Selection
 from flaxnmt.attention.tree import level_sizes
 from flaxnmt.data.documents import Document
+from flaxnmt.data.labelled.layout import cuts
 from flaxnmt.data.shards import TokenArray
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.gates import counts
@@ -27,6 +29,8 @@ from flaxnmt.translation.lines import Text
 from flaxnmt.translation.shapes import longest_of
 from flaxnmt.translation.translator import Translator
 from flaxnmt.typing import Bool
+
+log = logging.getLogger(__name__)
 
 WIDTH = 16
 """Lines are padded to multiples of so many tokens where their gates are counted."""
@@ -116,14 +120,15 @@ def of_gates(
 
 
 def _line_batches(translator, sources: Sequence[str], targets: Sequence[str]):
-    """Batches of lines, all of one shape."""
-    ids = []
+    """Batches of lines, all of one shape; what the model does not read of longer ones is cut."""
+    ids, most = [], longest_of(translator.model.config)
     sides = translator.vocabularies.source, translator.vocabularies.target
     for tokenizer, lines in zip(sides, (sources, targets), strict=True):
         tokens = TokenArray.from_lists(tokenizer.encode(list(lines)))
-        longest = int(tokens.lengths.max())
+        if said := cuts("lines", tokens.lengths, most):
+            log.warning("%s", said)
         # Translations at other budgets are about as long: of one shape, all share a program.
-        width = max(longest, min(-(-longest // WIDTH) * WIDTH, translator.model.config.max_positions))
+        width = min(-(-int(tokens.lengths.max()) // WIDTH) * WIDTH, most)
         ids.append(tokens.padded(np.arange(len(tokens)), width))
     for source, target in counts.in_batches(*ids):
         yield {"source": source, "target": target}

@@ -4,7 +4,9 @@ Gates follow an imposed pattern: random control networks that differ from token 
 wished share of them; with --run those of trained models, too, beside imposed ones of the same use. The share of the
 full computation that is used is counted, not assumed. With all gates closed remains what no gate can save (logits,
 embeddings, norms, control networks): the floor. A budget is kept by the clock if time <= time of the open model x
-(floor + (1 - floor) x use + 0.15). Beside it the plain Transformer of that size.
+(floor + (1 - floor) x use + 0.15). Control networks and norms that only gates need are in the floor and, since budgets count
+them, in the use, too; what a time is above both with these left out of the use stands beside it. Beside the open model the
+plain Transformer of that size.
 
     python -m experiments.benchmarks.budgets [--run RUN ...]
 """
@@ -254,6 +256,7 @@ def _rows(
         rounds = common.interleave(systems, options.rounds)
         seconds = {name: [turn["seconds"] for turn in found] for name, found in rounds.items()}
         floor = _over(seconds["closed"], seconds["open"])
+        always = gated.use(*ends["closed"])[task]
         for name, pattern in patterns.items():
             use = gated.use(*pattern)[task]
             ratio, ideal = _over(seconds[name], seconds["open"]), floor + (1 - floor) * use
@@ -261,7 +264,8 @@ def _rows(
                 label
                 | {
                     "task": task, "gates open": name, "use": use, "floor": floor, "time": ratio,
-                    "over": ratio - ideal, "milliseconds": 1e3 * statistics.median(seconds[name]),
+                    "over": ratio - ideal, "over_once": ratio - ideal + (1 - floor) * always,
+                    "milliseconds": 1e3 * statistics.median(seconds[name]),
                 }
                 | ({} if plain is None else {"open_over_plain": _over(seconds["open"], seconds["plain"])})
             )  # fmt: skip
@@ -283,6 +287,7 @@ def describe(rows: list[dict]) -> str:
         "floor",
         "time / open",
         "above floor and use",
+        "control counted once",
         "ms",
         "open / plain",
     )
@@ -295,6 +300,7 @@ def describe(rows: list[dict]) -> str:
         "floor",
         "time",
         "over",
+        "over_once",
         "milliseconds",
         "open_over_plain",
     )

@@ -48,7 +48,7 @@ class Translate:
     """Share of the full computation, or one each of encoder and decoder: 0.5, or 1.0,0.25. The largest by default."""
     used: Path | None = None
     """With budgets: keep here the shares of the full computation that each translation used, "encoder decoder" on its line,
-    of the first where there are several, as its text is read; 0 for a blank line."""
+    or one number of a decoder alone, of the first where there are several, as its text is read; 0 for a blank line."""
     sample: bool = False
     """Draw translations at random in place of searching for the best."""
     temperature: float = 1.0
@@ -115,9 +115,10 @@ class Translate:
         if self.used:
             texts = [best.text for best in outputs]
             scores = score(sources, texts, self.batch_size, budget=options["budget"])
+            nothing = (0.0,) * len(run.config.model.parts)
             with writer(self.used) as out:
                 for best, found in zip(outputs, scores, strict=True):
-                    use = (0.0, 0.0) if best is BLANK else found.use
+                    use = nothing if best is BLANK else found.use
                     out.write(" ".join(f"{share:.4f}" for share in use) + "\n")
         return 0
 

@@ -153,7 +153,10 @@ class GatedBlock(nn.Module):
         self.residual_dropout = Dropout(self.dropout)
 
     def added_flops(self, queries: Count, keys: Count) -> Count:
-        """What a block without gates does not do: control networks, and all norms of rows but one."""
+        """What a block without gates does not do: products of control networks, and all norms of rows but one.
+
+        Norms within control networks, and of keys, are no part of it: less than 1% of a layer of d 128, 0.2% of d 512.
+        """
         control = control_flops(self.d_model, self.hidden, len(self.sublayers))
         norms = len(self.sublayers) * (2 if self.normed_outputs else 1) - 1
         return queries * (control + norms * layer_norm_flops(self.d_model)) + (

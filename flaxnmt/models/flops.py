@@ -28,8 +28,8 @@ def forward_flops(
     """FLOPs of the matrix products of a batch, sources [B, S] or [B, N, M], targets [B, T] or [B, N, T].
 
     Logits are included, padding is counted as it is multiplied, too. Element-wise work (norms, softmax, dropout)
-    is left out; a training step is three times as much, since the backward pass has two products for each of the
-    forward pass.
+    is left out, but for the additional norms of gated blocks; a training step is three times as much, since the
+    backward pass has two products for each of the forward pass.
     """
     documents, sentences, words = source[0], math.prod(source[1:-1]), source[-1]
     symbols = target[-1]

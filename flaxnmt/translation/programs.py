@@ -100,18 +100,23 @@ def start(
 def target_log_probs(
     model: Any, params: Params, batch: Batch, skip: bool = True
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities [R, T], and the share of the full computation of each, [R, 2] or [R, 0] without gates."""
-    target, some = batch["target"], {"wanted": batch["wanted"]} if "wanted" in batch else {}
-    logits, use = model.apply(
-        {"params": params},
-        batch["source"],
-        target,
-        paragraphs=batch.get("paragraph"),
-        budget=batch.get("budget"),
-        places=batch.get("places"),
-        skip=skip,
-        **some,
-        method="logits_and_use",
-    )
-    log_probs = token_log_probs(logits, target, target != PAD).reshape(-1, target.shape[-1])
-    return log_probs, jnp.repeat(use, len(log_probs) // len(use), axis=0)
+    """Log-probabilities [R, T], and the share of the full computation of each, [R, 2] or [R, 0] without gates; of the rows of
+    a device on it."""
+
+    def own(params, batch):
+        target, some = batch["target"], {"wanted": batch["wanted"]} if "wanted" in batch else {}
+        logits, use = model.apply(
+            {"params": params},
+            batch["source"],
+            target,
+            paragraphs=batch.get("paragraph"),
+            budget=batch.get("budget"),
+            places=batch.get("places"),
+            skip=skip,
+            **some,
+            method="logits_and_use",
+        )
+        log_probs = token_log_probs(logits, target, target != PAD).reshape(-1, target.shape[-1])
+        return log_probs, jnp.repeat(use, len(log_probs) // len(use), axis=0)
+
+    return each_alone(own)(params, batch)

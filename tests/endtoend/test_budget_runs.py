@@ -1,8 +1,11 @@
 """A model with budgets, as a user trains and asks it: one run, a budget for every translation."""
 
+import dataclasses
 import json
 from functools import partial
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_runs import TINY_BUDGETS, sentences, write_corpus, write_lines
@@ -15,8 +18,12 @@ from flaxnmt.cli import main
 from flaxnmt.data.discourse import contrastive
 from flaxnmt.errors import ConfigError, DataError
 from flaxnmt.evaluation.contrastive import from_discourse, score_contrasts
+from flaxnmt.looking import of_gates
 from flaxnmt.models.flops import side_flops
+from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.run_directory import write_json
+from flaxnmt.sharding import unbox
+from flaxnmt.translation.translator import Translator
 
 pytestmark = pytest.mark.slow
 
@@ -116,6 +123,20 @@ def test_every_gate_says_how_much_it_lets_through(run):
     for some in ([], outputs[:-1]):
         with pytest.raises(DataError, match="lines and .* translations"):
             run.gates(lines if some else [], some)
+
+
+@pytest.mark.slow
+def test_gates_are_counted_of_what_a_model_reads_of_a_line(run, caplog):
+    """As a translation cuts it; what is behind has no positions of its own."""
+    config = dataclasses.replace(run.model.config, positions="learned", max_positions=5)
+    size = run.model.target_vocab
+    model = Seq2Seq(config, size, size)
+    params = unbox(model.init(jax.random.key(0), *2 * [jnp.ones((1, 3), jnp.int32)])["params"])
+    translator = Translator(model, params, run.vocabularies, run.config.decoding)
+    long = " ".join(LINES[1:])
+    cut = " ".join(long.split()[:4])
+    assert of_gates(translator, [long], [long]) == of_gates(translator, [cut], [cut])
+    assert caplog.text.count("1 of 1 lines exceed 5 tokens and are cut there") == 2
 
 
 @pytest.mark.slow

@@ -135,6 +135,20 @@ def test_translations_are_those_of_one_device(sizes, parts, by_itself):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1), (2, 1, 4)])
+def test_scores_and_use_are_those_of_one_device(sizes, parts):
+    model, params, *rest = parts
+    with use_mesh(mesh := make_mesh(*sizes)):
+        shardings = tree_shardings(parameter_shapes(model), mesh)
+    translators = Translator(*parts), Translator(model, jax.device_put(params, shardings), *rest, mesh)
+    both = (one.score(LINES, LINES[::-1], batch_size=16, budget=0.5) for one in translators)
+    for one, other in zip(*both, strict=True):
+        np.testing.assert_allclose(other.token_log_probs, one.token_log_probs, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(other.use, one.use, rtol=1e-5)
+        assert 0 < min(one.use) and max(one.use) < 1
+
+
+@pytest.mark.slow
 def test_samples_are_those_of_one_device(parts):
     options = OPTIONS | {"sampling": Sampling(temperature=0.5, seed=3)}
     drawn = [Translator(*parts, mesh).translate(LINES, **options) for mesh in (None, make_mesh())]
@@ -151,4 +165,15 @@ def test_nothing_is_sent_inside_of_a_search(parts):
     with use_mesh(mesh := make_mesh()):
         search = Translator(model, params, *rest, mesh)._beam
         text = search.lower(params, put_batch(batch, mesh), **options).compile().as_text()
+    check_sends(text, conditionals=2)
+
+
+@pytest.mark.slow
+def test_nothing_is_sent_inside_of_scoring(parts):
+    model, params, *rest = parts
+    batch = {name: np.ones((16, 8), np.int32) for name in ("source", "target")}
+    batch["budget"] = np.ones(16, np.int32)
+    with use_mesh(mesh := make_mesh()):
+        score = Translator(model, params, *rest, mesh)._score
+        text = score.lower(params, put_batch(batch, mesh)).compile().as_text()
     check_sends(text, conditionals=2)

@@ -5,7 +5,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from small_models import float32, random_params, small_model
+from small_models import float32, random_params, small_decoder, small_model
 
 import flaxnmt
 from flaxnmt.cli import main
@@ -15,6 +15,7 @@ from flaxnmt.data.documents import Document, Sentence
 from flaxnmt.data.vocabularies import build_tokenizers
 from flaxnmt.errors import DataError
 from flaxnmt.models.config import BudgetConfig, DocumentConfig
+from flaxnmt.models.decoder_only import DecoderOnly
 from flaxnmt.translation.documents import DocumentTranslator
 from flaxnmt.translation.lines import Text
 from flaxnmt.translation.spaced import spaced
@@ -30,11 +31,11 @@ def documents() -> list[Document]:
     return [Document(tuple(tuple(map(Sentence, part)) for part in parts)) for parts in PARAGRAPHS]
 
 
-def made(kind, monkeypatch, **changes):
+def made(kind, monkeypatch, build=small_model, **changes):
     words = Sentence("one two three four five six", "one two three four five six")
     vocabularies = build_tokenizers(TokenizerConfig(kind="word", vocab_size=40), [Document(((words,),))])
     size = vocabularies.source.vocab_size
-    model = small_model(size, size, **changes)
+    model = build(size, size, **changes)
     parts = model, float32(random_params(model, seed=3)), vocabularies, DecodingConfig(beam_size=2)
     options = {"max_sentences": 4, "overlap": 0} if kind is DocumentTranslator else {}
     run = SimpleNamespace(translator=kind(*parts, **options), config=Config(model=model.config))
@@ -94,7 +95,7 @@ def test_each_option_knows_which_lines_are_sentences(tmp_path, monkeypatch):
     found = translated(tmp_path, "in.jsonl", "--used", str(tmp_path / "used"))
     assert found == expected and len(found) == len(LINES) and all(first + second + third)
     shares = (tmp_path / "used").read_text().splitlines()
-    assert [bool(share) for share in shares] == [bool(line) for line in LINES]
+    assert [share == "0.0000 0.0000" for share in shares] == [not line for line in LINES]
     best = translated(tmp_path, "in.jsonl.gz", "--n-best", "1")
     assert [row.split(" ||| ")[:2] for row in best] == [[str(i), text] for i, text in enumerate(expected, 1)]
     starts = ["", "five", "six", "", "", "", "one"]
@@ -134,3 +135,12 @@ def test_blocks_hold_whole_documents_and_those_before_a_bad_one():
         for block in document_blocks(broken(), 4):
             found.append([len(document) for document in block])
     assert found == [[3, 1], [1]]
+
+
+def test_a_decoder_alone_says_one_share_of_each_line(tmp_path, monkeypatch):
+    config = small_decoder(budget=BudgetConfig(decoder=(1.0, 0.5), blocks=1)).config
+    made(Translator, monkeypatch, build=lambda _, size: DecoderOnly(config, size))
+    translated(tmp_path, "in.txt", "--budget", "0.5", "--used", str(tmp_path / "used"), rows=LINES)
+    shares = (tmp_path / "used").read_text().splitlines()
+    assert [share == "0.0000" for share in shares] == [not line for line in LINES]
+    assert all(0 <= float(share) < 1.5 for share in shares)
