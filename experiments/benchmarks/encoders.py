@@ -196,7 +196,8 @@ def describe(row: dict) -> str:
         f"`flax.linen.RNN` with `OptimizedLSTMCell` takes {times['lstm, flax.linen.RNN']:.0f} ms, "
         f"{times['lstm, flax.linen.RNN'] / times['lstm']:.2f} times as long as our LSTM. FNet without a mask, by the "
         f"plain FFT, takes {times['fnet, no mask']:.0f} ms; with one each sentence is transformed over "
-        "its own length. `transform` is FNet without its feed-forward networks."
+        "its own length, and models of translation always have one. `transform` is FNet without its feed-forward networks. "
+        "On other machines some are slower than PyTorch ([speed.md](speed.md))."
     )
     return f"{common.table(header, lines)}\n\n{rest}"
 

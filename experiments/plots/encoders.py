@@ -24,6 +24,7 @@ from experiments.sweeps.encoders import (
     PAPER,
     PARTNERS,
     SEEDS,
+    SHALLOWER,
     SINGLE,
     TWICE,
     grown,
@@ -31,7 +32,7 @@ from experiments.sweeps.encoders import (
     measured_order,
     trial_name,
 )
-from experiments.synergy import Base, synergy_matrix
+from experiments.synergy import Base, canonical, synergy_matrix
 from flaxnmt.models.config import ENCODER_SETS
 
 KINDS = {
@@ -64,7 +65,7 @@ COSTS = names((*SINGLE, *DEEP, *GROWN))
 
 def scaling(table: pandas.DataFrame) -> list[str]:
     """Trials of the scaling: of the paper's order and of the measured ones, or of what has to be measured for them."""
-    sets = list(GROWN)
+    sets = [*GROWN, *SHALLOWER]
     for base, before in (("single", ALONE), ("duplicated", TWICE)):
         order = measured_order(_rows(table), base)
         sets += (*before, *COUPLES) if order is None else grown(order)
@@ -72,12 +73,17 @@ def scaling(table: pandas.DataFrame) -> list[str]:
 
 
 def orders(table: pandas.DataFrame) -> dict[str, Sequence[str]]:
-    """Of growth, by what they are called: that of the paper, and those that were measured, one where both are alike."""
+    """Of growth, by what they are called: that of the paper, with its LSTM and with that of 6 layers, and those that were
+    measured; one that is the same as another has the names of both."""
     found = {base: measured_order(_rows(table), base) for base in READINGS}
     measured = {f"by synergy {READINGS[base]}": order for base, order in found.items() if order is not None}
     if len(measured) == 2 and len(set(map(tuple, measured.values()))) == 1:
         measured = {"by synergy, in both readings": found["single"]}
-    return {"order of the paper": PAPER} | measured
+    named = {PAPER: "order of the paper", PARTNERS: "the same, LSTM 6"}
+    for name, order in measured.items():
+        also = named.get(tuple(order))
+        named[tuple(order)] = name if also is None else f"{also}, and {name}"
+    return {name: order for order, name in named.items()}
 
 
 def pending(table: pandas.DataFrame, trials: Iterable[str]) -> str:
@@ -132,15 +138,17 @@ def draw_scaling(table: pandas.DataFrame) -> Figure | None:
         return None
     figure, axes = plt.subplots(figsize=(9, 5.2), layout="constrained")
     means = pandas.concat({name: points["mean"] for name, points in lines.items()}, axis=1)
+    drawn = set()
     highest, lowest = means.idxmax(axis=1), means.idxmin(axis=1)
     for number, (name, points) in enumerate(lines.items()):
         # Side by side, or the bars of one would hide those of the other where both are the same model.
         aside = 0.06 * (number - (len(lines) - 1) / 2)
-        _bars(axes, points.index + aside, points, name, color=f"C{number}", marker="os^"[number])
+        _bars(axes, points.index + aside, points, name, color=f"C{number}", marker="os^D"[number])
         for count, mean, deviation in points.itertuples():
-            if count == 1 and number:
-                # All begin with the same encoder.
+            if canonical(by[name][:count]) in drawn:
+                # All begin with the same encoder, and some go on alike.
                 continue
+            drawn.add(canonical(by[name][:count]))
             added, bar = label(by[name][count - 1]), 0 if pandas.isna(deviation) else deviation
             # Away from the other lines.
             up, down = (((count + aside, mean + side * bar), (0, 6 * side)) for side in (1, -1))
@@ -162,7 +170,7 @@ def draw_scaling(table: pandas.DataFrame) -> Figure | None:
     axes.set_xlim(0.5, len(PAPER) + 1.1)
     axes.margins(y=0.14)
     axes.set_ylabel("BLEU")
-    finish(axes, "", "encoders", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
+    finish(axes, "", "encoders", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     return figure
 
 

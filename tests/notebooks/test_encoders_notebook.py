@@ -161,7 +161,8 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger, table):
     synergy, scaling, sizes, depth, costs = left_out(outputs)
     assert synergy == [name for name in plots.SYNERGY if name not in (ONE, DUAL)] and TWICE in synergy
     # Pairs, and encoders alone and twice, decide what the measured orders are.
-    assert set(scaling) == {*plots.names(encoders.GROWN), *plots.SYNERGY} - {ONE, DUAL}
+    grown = plots.names((*encoders.GROWN, *encoders.SHALLOWER))
+    assert set(scaling) == {*grown, *plots.SYNERGY} - {ONE, DUAL}
     assert len(sizes) == 20 - 2 and len(depth) == 17 - 2 and len(costs) == 10 - 2
 
 
@@ -227,9 +228,15 @@ def test_growth_in_the_order_of_the_paper_and_of_what_was_measured(table, whole)
     rows = whole.to_dict("records")
     order, other = (encoders.measured_order(rows, base) for base in plots.READINGS)
     assert order not in (None, list(encoders.PARTNERS)) and other is not None
-    expected = {"order of the paper": encoders.PAPER}
+    expected = {"order of the paper": encoders.PAPER, "the same, LSTM 6": encoders.PARTNERS}
     if order == other:
         expected["by synergy, in both readings"] = order
+    elif other == list(encoders.PARTNERS):
+        del expected["the same, LSTM 6"]
+        expected |= {
+            "the same, LSTM 6, and by synergy over the encoder twice": other,
+            "by synergy over the encoder alone": order,
+        }
     else:
         expected |= {"by synergy over the encoder alone": order, "by synergy over the encoder twice": other}
     axes = plots.draw_scaling(whole).axes[0]
@@ -238,15 +245,21 @@ def test_growth_in_the_order_of_the_paper_and_of_what_was_measured(table, whole)
     for line, by in zip(drawn.values(), expected.values()):
         sets = [encoders.trial_name(first) for first in encoders.grown(by)]
         expect(line, range(1, 6), [whole[whole["name"] == name]["bleu"] for name in sets])
-    # All begin with the same encoder, which is named once.
-    named = [plots.label(encoders.PAPER[0])]
+    # What several have in common is named once.
+    named, sets = [], set()
     for by in expected.values():
-        named += [f"+ {plots.label(encoder)}" for encoder in by[1:]]
+        for count, first in enumerate(encoders.grown(by), 1):
+            if first not in sets:
+                named.append(f"{'+ ' * (count > 1)}{plots.label(by[count - 1])}")
+            sets.add(first)
     assert [text.get_text() for text in axes.texts] == named
     # What is not measured with every seed has no order.
-    (line,) = lines(plots.draw_scaling(whole[whole["seed"] == 1]).axes[0]).values()
-    assert np.isnan(line[1]).all() and len(line[0]) == 5
-    assert list(lines(plots.draw_scaling(table).axes[0])) == ["order of the paper"]
+    paper = ["order of the paper", "the same, LSTM 6"]
+    drawn = lines(plots.draw_scaling(whole[whole["seed"] == 1]).axes[0])
+    assert list(drawn) == paper
+    for points, bars in drawn.values():
+        assert np.isnan(bars).all() and len(points) == 5
+    assert list(lines(plots.draw_scaling(table).axes[0])) == paper
     assert plots.pending(whole, plots.scaling(whole)) == ""
     grown = whole[~whole["name"].eq(encoders.trial_name(encoders.grown(order)[2]))]
     assert encoders.trial_name(encoders.grown(order)[2]) in plots.pending(grown, plots.scaling(grown))

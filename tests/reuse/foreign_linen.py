@@ -12,6 +12,8 @@ import optax
 from flax import linen as nn
 
 from flaxnmt.attention.multihead import MultiHeadAttention
+from flaxnmt.encoders.lstm import LSTM
+from flaxnmt.encoders.static_expansion import StaticExpansion
 from flaxnmt.layers.block import Block
 from flaxnmt.layers.context import Context, positions_of
 from flaxnmt.layers.feed_forward import FeedForward
@@ -35,6 +37,8 @@ class Reverser(nn.Module):
         x, _ = layer(x, context)
         x = x + MultiHeadAttention(D, heads=2)(x, x, context)
         x = x + FeedForward(D, 2 * D)(x, x, context)
+        # Encoders beside each other, as in a model of several.
+        x = x + StaticExpansion(D, vectors=6)(x, x, context) + LSTM(D)(x, x, context)
         return nn.Dense(SYMBOLS)(x)
 
 

@@ -16,7 +16,7 @@ def learned(losses) -> bool:
     return losses[0] > 1.9 and np.mean(losses[-10:]) < 0.1
 
 
-def test_a_linen_model_learns_with_our_attention_blocks_and_encoder_layer(linen_losses):
+def test_a_linen_model_learns_with_our_blocks_and_encoders(linen_losses):
     assert learned(linen_losses)
 
 
