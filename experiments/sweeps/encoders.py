@@ -251,7 +251,7 @@ def following(rows: Sequence[Row]) -> tuple[Trial, ...]:
     trials = [_trial(encoders, seed) for seed in SEEDS for encoders in by_rule]
     if len(orders) == len(get_args(Base)):
         best = best_combination(
-            whole, list(dict.fromkeys((*COUPLES, *GROWN[1:], *SHALLOWER, *DEEPER, *by_rule)))
+            whole, list(dict.fromkeys((*COUPLES, *GROWN[1:], *SHALLOWER[1:], *DEEPER, *by_rule)))
         )
         if best is not None:
             # Behind that with which it is compared, whatever a command that continues has yet to do.
