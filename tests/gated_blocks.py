@@ -31,8 +31,8 @@ def make(*sublayers, **options):
     return GatedBlock(D, sublayers, HIDDEN, **options)
 
 
-def attention_block(normed_keys=False, **options):
-    return make(MultiHeadAttention(D, H, normed_keys=normed_keys), **options)
+def attention_block(normed_keys=False, biases=False, **options):
+    return make(MultiHeadAttention(D, H, normed_keys=normed_keys, biases=biases), **options)
 
 
 def feed_forward_block(parts=2, **options):
@@ -79,6 +79,7 @@ def slow_scaled(params, x, hard):
 KINDS = {
     "attention": (attention_block(), slow_attention_block),
     "attention, normed keys": (attention_block(normed_keys=True), slow_attention_block),
+    "attention, biases": (attention_block(biases=True), slow_attention_block),
     "feed-forward": (feed_forward_block(), slow.feed_forward_block),
     "attention, outputs as they are": (attention_block(normed_outputs=False), slow_attention_block),
     "feed-forward, outputs as they are": (

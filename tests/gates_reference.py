@@ -49,16 +49,20 @@ def gate(params, x, hard):
 
 
 def attention(params, query_rows, memory, key_gate, mask):
-    """Eq. 11 and 12: keys and values are scaled by the gate of their row, and keep their place in the softmax."""
+    """Eq. 11 and 12: keys and values are scaled by the gate of their row, and keep their place in the softmax.
+
+    Biases are scaled with them, which they would not be if the rows that are projected were scaled in their place.
+    """
     query, key, value = (
         np.einsum("...ld,dhk->...hlk", rows, params[name])
+        + params.get(f"{name}_bias", np.zeros(1))[..., None, :]
         for rows, name in ((query_rows, "query"), (memory, "key"), (memory, "value"))
     )
     if "key_norm_scale" in params:
         key, value = (norm_of_heads(params, name, y) for name, y in (("key", key), ("value", value)))
     scale = key_gate[..., None, :, None]
     y = reference.attention(query, scale * key, scale * value, mask[..., None, None, :])
-    return np.einsum("...hqk,hkd->...qd", y, params["out"])
+    return np.einsum("...hqk,hkd->...qd", y, params["out"]) + params.get("out_bias", 0)
 
 
 def norm(params, x):

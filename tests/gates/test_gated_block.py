@@ -84,7 +84,7 @@ def test_a_gated_block_is_its_equation_forward_and_backward(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", slow_but(["attention", "feed-forward", "feed-forward, outputs as they are"], KINDS)
+    "kind", slow_but(["attention, biases", "feed-forward", "feed-forward, outputs as they are"], KINDS)
 )
 def test_decisions_are_the_equation_and_skipping_equals_masking(kind):
     module, expected = KINDS[kind]
