@@ -100,8 +100,10 @@ def start(
 def target_log_probs(
     model: Any, params: Params, batch: Batch, skip: bool = True
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities [R, T], and the share of the full computation of each, [R, 2] or [R, 0] without gates; of the rows of
-    a device on it."""
+    """Log-probabilities [R, T], and the share of the full computation of each, [R, 2] or [R, 0] without gates.
+
+    Each device computes those of its own rows.
+    """
 
     def own(params, batch):
         target, some = batch["target"], {"wanted": batch["wanted"]} if "wanted" in batch else {}

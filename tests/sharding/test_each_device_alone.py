@@ -10,6 +10,7 @@ import pytest
 from small_models import CONFIG, float32, parameter_shapes, random_params, small_model
 
 from flaxnmt.config import DecodingConfig
+from flaxnmt.data.documents import Document, Sentence
 from flaxnmt.data.tokenizers import train
 from flaxnmt.data.vocabularies import Vocabularies
 from flaxnmt.each_device import each_alone, is_divided
@@ -17,8 +18,9 @@ from flaxnmt.gates.block import GatedBlock
 from flaxnmt.layers.active import on_active
 from flaxnmt.layers.context import Context
 from flaxnmt.layers.feed_forward import FeedForward
-from flaxnmt.models.config import BudgetConfig
+from flaxnmt.models.config import BudgetConfig, DocumentConfig
 from flaxnmt.sharding import constrain, make_mesh, put_batch, tree_shardings, unbox, use_mesh
+from flaxnmt.translation.documents import DocumentTranslator
 from flaxnmt.translation.search import Sampling
 from flaxnmt.translation.translator import Translator
 
@@ -146,6 +148,25 @@ def test_scores_and_use_are_those_of_one_device(sizes, parts):
         np.testing.assert_allclose(other.token_log_probs, one.token_log_probs, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(other.use, one.use, rtol=1e-5)
         assert 0 < min(one.use) and max(one.use) < 1
+
+
+@pytest.mark.slow
+def test_scores_of_documents_are_those_of_one_device(parts):
+    gated, _, *rest = parts
+    size, document = gated.target_vocab, DocumentConfig(("conditional",), t=2)
+    model = small_model(size, size, budget=BUDGET, document=document)
+    params = float32(random_params(model))
+    texts = [Document((tuple(Sentence(line, line) for line in LINES[i : i + 1 + i % 3]),)) for i in range(12)]
+    both = (
+        DocumentTranslator(model, params, *rest, mesh, max_sentences=4, overlap=1).score_documents(
+            texts, budget=0.5
+        )
+        for mesh in (None, make_mesh())
+    )
+    for one, other in zip(*both, strict=True):
+        for mine, theirs in zip(one, other, strict=True):
+            np.testing.assert_allclose(theirs.token_log_probs, mine.token_log_probs, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(theirs.use, mine.use, rtol=1e-5)
 
 
 @pytest.mark.slow
