@@ -11,8 +11,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.plots.common import LEFT_OUT, chosen, command, finish
-from experiments.sweeps.encoders import (
+from experiments.encoder_sets import (
     ALL,
     ALONE,
     BASE,
@@ -32,6 +31,7 @@ from experiments.sweeps.encoders import (
     measured_order,
     trial_name,
 )
+from experiments.plots.common import LEFT_OUT, chosen, command, finish
 from experiments.synergy import Base, canonical, synergy_matrix
 from flaxnmt.models.config import ENCODER_SETS
 

@@ -16,40 +16,41 @@ Guarani has no test set: its development set is the test set, and the end of the
 stands in for it. Of its 25000 pairs 13475 are different ones: most stand there twice.
 """
 
-import statistics
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import get_args
 
 from experiments.data import PLACE, with_data
+from experiments.encoder_sets import (
+    ALL,
+    ALONE,
+    BASE,
+    CHOICE,
+    COUPLES,
+    DEEP,
+    DEEPER,
+    GROWN,
+    OTHERS,
+    PAIRS,
+    PAPER,
+    SEEDS,
+    SHALLOWER,
+    SINGLE,
+    SIZES,
+    TWICE,
+    best_combination,
+    grown,
+    measured_order,
+    trial_name,
+)
+from experiments.encoder_tables import TABLES
 from experiments.measures import of_budgets, of_lines
-from experiments.report import table as markdown
-from experiments.synergy import Base, Encoders, Scores, canonical, growth, mutual, synergy
-from experiments.tables import Table
+from experiments.synergy import Base
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read
 from flaxnmt.evaluation.scores import evaluate
 from flaxnmt.ledger import Row
-from flaxnmt.models.config import GROWTH
-
-SEEDS = (1, 2)
-PAPER = tuple(f"{kind}:{layers}" for kind, layers in GROWTH.items())
-"""Base, Static Expansion, LSTM, ConvS2S and FNet with the layers that they have beside others."""
-
-PARTNERS = tuple("lstm:6" if encoder == "lstm:18" else encoder for encoder in PAPER)
-"""Those whose synergy is measured. 18 LSTMs without skip connections learn nothing by themselves in as many updates, whatever
-their beginning (`results/encoder_synergy.md`): what they gain from others would be that they failed alone."""
-
-BASE = PAPER[:1]
-DEPTHS = (3, 6, 12, 18)
-ALL = 29000
-PAIRS = (3000, 7000, 15000, ALL)
-SIZES = {"multi30k_en_de": ALL, "lowres_gn_es": 25000, "bible_en_vi": 28218}
-"""Pairs of the whole training set."""
 
 
 def _length(updates: int, max_length: int, buckets: int) -> tuple[str, ...]:
@@ -95,12 +96,6 @@ def _files(corpus: str, pairs: int = ALL) -> dict[str, tuple[str, ...]]:
     }
 
 
-def trial_name(encoders: Sequence[str], pairs: int = ALL, corpus: str = "multi30k_en_de") -> str:
-    """Name of the trials whose branches are summed."""
-    size = "" if pairs == ALL else f"-{pairs}"
-    return f"{corpus}{size}-{'+'.join(encoders).replace(':', '')}"
-
-
 def _trial(
     encoders: Sequence[str],
     seed: int,
@@ -138,25 +133,6 @@ def _trial(
     )
 
 
-def grown(order: Sequence[str]) -> list[tuple[str, ...]]:
-    """The first one, two, and so on of an order, each written in the order of the paper."""
-    kinds = [encoder.split(":")[0] for encoder in PAPER]
-    return [
-        tuple(sorted(order[:count], key=lambda encoder: kinds.index(encoder.split(":")[0])))
-        for count in range(1, len(order) + 1)
-    ]
-
-
-SINGLE = tuple((f"{kind}:6",) for kind in GROWTH)
-DEEP = (("lstm:18",),)
-"""What does not learn alone."""
-ALONE = tuple((encoder,) for encoder in PARTNERS)
-TWICE = tuple((encoder, encoder) for encoder in PARTNERS)
-COUPLES = tuple((one, other) for place, one in enumerate(PARTNERS) for other in PARTNERS[place + 1 :])
-DEEPER = tuple((*BASE, f"{kind}:{depth}") for kind in tuple(GROWTH)[1:] for depth in DEPTHS)
-GROWN = tuple(grown(PAPER))
-SHALLOWER = tuple(grown(PARTNERS))
-"""The order of the paper with the LSTM whose synergy is measured, beside the order that follows from it."""
 COMBINED = {
     "weighted": ("--model.encoder.combine", "weighted"),
     "gated": ("--model.encoder.combine", "gated"),
@@ -176,10 +152,6 @@ ENRICHED = {
 """Static Expansion without what it has in all other trials, and in the other reading of its equation..."""
 WITH_EXPANSION = (("static_expansion:6",), PAPER[1:2], PAPER[:2])
 """...alone and beside Base."""
-
-OTHERS = ("lowres_gn_es", "bible_en_vi")
-CHOICE = "dev_bleu"
-"""By which combinations are chosen."""
 
 
 def _trials() -> tuple[Trial, ...]:
@@ -213,34 +185,6 @@ def _later() -> tuple[Trial, ...]:
         for seed in SEEDS
     ]
     return tuple(trials)
-
-
-def mean_scores(rows: Sequence[Row], metric: str = "bleu") -> Scores:
-    """Means over seeds by encoders, of the whole of Multi30k and plain sums."""
-    found = defaultdict(list)
-    for row in rows:
-        if (row["corpus"], row["pairs"], row["variant"]) == ("multi30k_en_de", ALL, "sum"):
-            found[canonical(row["encoders"].split())].append(row[metric])
-    return {encoders: statistics.mean(values) for encoders, values in found.items()}
-
-
-def measured_order(rows: Sequence[Row], base: Base = "single") -> list[str] | None:
-    """Growth by the synergy measured on the development set, means over seeds; None until every seed has all pairs."""
-    for seed in SEEDS:
-        scores = mean_scores([row for row in rows if row["seed"] == seed], CHOICE)
-        if growth(scores, PARTNERS, PARTNERS[0], base) is None:
-            return None
-    return growth(mean_scores(rows, CHOICE), PARTNERS, PARTNERS[0], base)
-
-
-def best_combination(rows: Sequence[Row], among: Sequence[Encoders]) -> Encoders | None:
-    """Of these sums the best on the development set, means over seeds; None until every seed has all of them."""
-    for seed in SEEDS:
-        scores = mean_scores([row for row in rows if row["seed"] == seed], CHOICE)
-        if not all(canonical(encoders) in scores for encoders in among):
-            return None
-    scores = mean_scores(rows, CHOICE)
-    return max(among, key=lambda encoders: scores[canonical(encoders)])
 
 
 def following(rows: Sequence[Row]) -> tuple[Trial, ...]:
@@ -290,154 +234,10 @@ def measure(run: Path, trial: Trial) -> dict:
     }
 
 
-def _encoders(*groups: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    return tuple(" ".join(encoders) for group in groups for encoders in group)
-
-
-QUALITY = {
-    "BLEU": "bleu",
-    "chrF": "chrf",
-    "BLEU over Base": "against.bleu",
-    "chrF over Base": "against.chrf",
-    "parameters, millions": lambda row: row["parameters"] / 1e6,
-}
-TESTS = {
-    "BLEU over Base": "against.bleu",
-    "p": "against.bleu_p",
-    "chrF over Base": "against.chrf",
-    "p of it": "against.chrf_p",
-}
-TRAINING = {
-    "pairs trained on": "training_pairs",
-    "updates": "steps",
-    "epochs": "epochs",
-    "development BLEU": CHOICE,
-    "update of the least development loss": "best_step",
-    "of the most BLEU of 200 lines": "best_step_bleu",
-}
-COSTS = {
-    "parameters, millions": lambda row: row["parameters"] / 1e6,
-    "GFLOPs at 128 tokens": "gflops",
-    "minutes of training": "minutes",
-    "ms an update": lambda row: 1000 * row["update_seconds"],
-    "seconds of decoding": "decoding_seconds",
-    "peak memory of the process, GiB": lambda row: row["peak_memory"] / 2**30,
-}
-BUDGETS = {
-    "BLEU": "bleu",
-    "chrF": "chrf",
-    "BLEU over the sum": "against.bleu",
-    "encoder used, %": lambda row: 100 * row["encoder_use"],
-    "seconds of decoding": "decoding_seconds",
-}
-MULTI30K = {"corpus": "multi30k_en_de"}
-WHOLE = MULTI30K | {"pairs": ALL, "variant": "sum"}
-WITH_BASE = tuple(
-    dict.fromkeys(
-        (*BASE, *others)
-        for size in range(len(PAPER))
-        for encoders in (PAPER, PARTNERS)
-        for others in combinations(encoders[1:], size)
-    )
-)
-"""Base and any of the others; growth, in whatever order, is among them."""
-COMBINING = {
-    "BLEU": "bleu",
-    "chrF": "chrf",
-    "BLEU over the sum": "against.bleu",
-    "p": "against.bleu_p",
-    "chrF over the sum": "against.chrf",
-    "p of it": "against.chrf_p",
-}
-
-
-def _table(
-    title: str, *groups: Sequence[Sequence[str]], by: tuple[str, ...] = (), columns=QUALITY, where=WHOLE
-) -> Table:
-    return Table(title, (*by, "encoders"), columns, where | {"encoders": _encoders(*groups)})
-
-
-@dataclass(frozen=True)
-class Synergies:
-    """What each encoder of a pair gains from the other, in both readings, and the order of growth that follows (table 6).
-
-    Attributes:
-      title: its heading.
-    """
-
-    title: str
-
-    def lines(self, rows: Sequence[Row]) -> list[str]:
-        """Markdown; nothing where no pair was measured."""
-        rows = [row for row in rows if CHOICE in row]
-        scores, readings = mean_scores(rows), get_args(Base)
-
-        def found(one: str, other: str) -> list[float | None]:
-            gains = (
-                (synergy(scores, one, other, base), synergy(scores, other, one, base))
-                + (mutual(scores, one, other, base),)
-                for base in readings
-            )
-            return [None if gain is None else round(gain, 2) for three in gains for gain in three]
-
-        pairs = [(one, other, *found(one, other)) for one, other in COUPLES]
-        heads = [f"{gain}, {base}" for base in readings for gain in ("first", "second", "sum")]
-        measured = [pair for pair in pairs if any(value is not None for value in pair[2:])]
-        orders = {base: measured_order(rows, base) for base in readings}
-        return markdown(("first", "second", *heads), measured) + [
-            f"\nOrder of growth on the development set, {base}: {', '.join(order)}"
-            for base, order in orders.items()
-            if order is not None
-        ]
-
-
 sweep = Sweep(
     _trials(),
     measure,
-    (
-        _table("One encoder (table 2)", SINGLE, DEEP),
-        _table(
-            "All corpora (table 3)",
-            (*WITH_BASE, *COUPLES, *DEEPER),
-            by=("corpus",),
-            where={"pairs": tuple(SIZES.values()), "variant": "sum"},
-        ),
-        _table("Base and another encoder, by depth (table 4)", DEEPER),
-        _table("The same encoder twice (table 5)", ALONE, TWICE),
-        _table("Pairs (table 6)", ALONE, COUPLES),
-        Synergies("Synergy of pairs, BLEU, Static Expansion with 12 layers (table 6)"),
-        _table("One to five encoders, in the order of the paper (table 7)", GROWN, by=("count",)),
-        _table("The same with an LSTM of 6 layers", SHALLOWER, by=("count",)),
-        _table("Base and others that were measured beside it", WITH_BASE, by=("count",)),
-        _table("By size of the corpus", GROWN, by=("pairs",), where=MULTI30K | {"variant": "sum"}),
-        Table(
-            "Other ways to combine, of each seed",
-            ("encoders", "variant", "seed"),
-            COMBINING,
-            {"variant": ("weighted", "gated")},
-        ),
-        Table(
-            "Other enrichments of Static Expansion, of each seed",
-            ("encoders", "variant", "seed"),
-            COMBINING,
-            {"variant": tuple(ENRICHED)},
-        ),
-        Table("Gated branches", ("encoders", "encoder_budget"), BUDGETS, {"variant": "budgets"}),
-        Table(
-            "Differences from Base, of each seed",
-            ("corpus", "pairs", "encoders", "seed"),
-            TESTS,
-            {"variant": "sum"},
-        ),
-        Table(
-            "Differences of gated branches from the sum, of each seed",
-            ("encoders", "encoder_budget", "seed"),
-            COMBINING,
-            {"variant": "budgets"},
-        ),
-        Table("Training", ("corpus", "pairs", "encoders"), TRAINING, {"variant": "sum"}),
-        _table("Costs (table 9)", SINGLE, DEEP, GROWN, columns=COSTS, by=("devices", "host")),
-    ),
+    TABLES,
     following,
     _later(),
 )

@@ -1,5 +1,6 @@
 """Synergy and growth, on scores for which both can be worked out by hand."""
 
+from experiments import encoder_sets
 from experiments.sweeps import encoders as sweep_of_encoders
 from experiments.synergy import canonical, growth, mutual, synergy, synergy_matrix
 
@@ -37,7 +38,7 @@ def test_what_is_not_measured_is_missing():
 def rows(scores, seeds=(1, 2)):
     """Rows of a ledger with these development scores, which the test set contradicts."""
     return [
-        {"corpus": "multi30k_en_de", "pairs": sweep_of_encoders.ALL, "variant": "sum", "seed": seed,
+        {"corpus": "multi30k_en_de", "pairs": encoder_sets.ALL, "variant": "sum", "seed": seed,
          "encoders": " ".join(encoders), "dev_bleu": score + 0.1 * seed, "bleu": -score}
         for encoders, score in scores.items()
         for seed in seeds
@@ -56,11 +57,11 @@ def followed(scores, **seeds):
 
 
 def test_the_sweep_grows_by_what_it_measured_once_all_pairs_are_there():
-    paper = sweep_of_encoders.PARTNERS
+    paper = encoder_sets.PARTNERS
     base, expansion, lstm, convolution, fourier = paper
     scores = {(encoder,): 20.0 for encoder in paper}
     # FNet is the best partner of Base, and everything else follows in the order of the list.
-    scores |= {pair: 21.0 - 0.1 * paper.index(pair[1]) for pair in sweep_of_encoders.COUPLES}
+    scores |= {pair: 21.0 - 0.1 * paper.index(pair[1]) for pair in encoder_sets.COUPLES}
     scores[base, fourier] = 25.0
     partial = {encoders: score for encoders, score in scores.items() if encoders != (lstm, convolution)}
     assert followed(partial) == ([], {})
@@ -78,13 +79,13 @@ def test_the_sweep_grows_by_what_it_measured_once_all_pairs_are_there():
 
 
 def test_the_best_sum_goes_to_the_other_corpora_once_every_seed_has_all_of_them():
-    paper, partners = sweep_of_encoders.PAPER, sweep_of_encoders.PARTNERS
+    paper, partners = encoder_sets.PAPER, encoder_sets.PARTNERS
     base, expansion, lstm, convolution, fourier = partners
     scores = {(encoder,): 30.0 for encoder in partners} | {(encoder, encoder): 31.0 for encoder in partners}
-    scores |= dict.fromkeys(sweep_of_encoders.DEEPER, 20.0)
-    scores |= {pair: 21.0 - 0.1 * partners.index(pair[1]) for pair in sweep_of_encoders.COUPLES}
+    scores |= dict.fromkeys(encoder_sets.DEEPER, 20.0)
+    scores |= {pair: 21.0 - 0.1 * partners.index(pair[1]) for pair in encoder_sets.COUPLES}
     # In the order of the paper by either reading.
-    scores |= dict.fromkeys((*sweep_of_encoders.GROWN[2:], *sweep_of_encoders.SHALLOWER[2:]), 22.0)
+    scores |= dict.fromkeys((*encoder_sets.GROWN[2:], *encoder_sets.SHALLOWER[2:]), 22.0)
     for missing in (tuple(paper), partners, (base, "lstm:18")):
         assert followed({key: scores[key] for key in scores if key != missing})[1] == {}
     partial = [row for row in rows(scores) if (row["encoders"], row["seed"]) != (" ".join(paper), 1)]
@@ -93,9 +94,9 @@ def test_the_best_sum_goes_to_the_other_corpora_once_every_seed_has_all_of_them(
     )
     # Neither one encoder nor one twice is a combination; a pair that no growth passes through is one.
     scores[expansion, lstm] = 25.0
-    order = sweep_of_encoders.measured_order(rows(scores))
-    scores |= dict.fromkeys(map(tuple, sweep_of_encoders.grown(order)[2:]), 22.0)
-    assert followed(scores)[1] == dict.fromkeys(sweep_of_encoders.OTHERS, [expansion, lstm])
+    order = encoder_sets.measured_order(rows(scores))
+    scores |= dict.fromkeys(map(tuple, encoder_sets.grown(order)[2:]), 22.0)
+    assert followed(scores)[1] == dict.fromkeys(encoder_sets.OTHERS, [expansion, lstm])
 
 
 def test_a_sweep_that_goes_on_behind_its_pairs_has_every_baseline_first():
@@ -116,14 +117,14 @@ def test_a_sweep_that_goes_on_behind_its_pairs_has_every_baseline_first():
 
 def test_other_ways_to_combine_are_compared_with_the_sum():
     found = {trial.name: trial.against for trial in sweep_of_encoders.sweep.all([])}
-    base, dual = map(sweep_of_encoders.trial_name, sweep_of_encoders.GROWN[:2])
+    base, dual = map(encoder_sets.trial_name, encoder_sets.GROWN[:2])
     assert found[base] is None and found[dual] == found[f"{base}-budgets"] == base
     assert found[f"{dual}-weighted"] == found[f"{dual}-gated"] == found[f"{dual}-budgets"] == dual
 
 
 def test_synergies_of_the_sweep_are_written_in_both_readings():
     (shown,) = (table for table in sweep_of_encoders.sweep.tables if "Synergy" in table.title)
-    base, expansion, *others = sweep_of_encoders.PAPER
+    base, expansion, *others = encoder_sets.PAPER
     measured = {(base,): 20.0, (expansion,): 18.0, (base, base): 20.5, (base, expansion): 21.0}
     found = [row | {"bleu": row["dev_bleu"]} for row in rows(measured)]
     head, _, pair = shown.lines(found)

@@ -20,7 +20,7 @@ from matplotlib import pyplot as plt
 from matplotlib.image import imread
 from tiny_runs import TINY, sentences, write_corpus
 
-from experiments import process, sweep, train
+from experiments import encoder_sets, process, sweep, train
 from experiments.data import DATA
 from experiments.plots import encoders as plots
 from experiments.sweeps import encoders
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "experiments/notebooks/encoders.ipynb"
-BASE, EXPANSION, *_ = encoders.PAPER
-ONE, DUAL, TWICE = map(encoders.trial_name, [(BASE,), (BASE, EXPANSION), (BASE, BASE)])
+BASE, EXPANSION, *_ = encoder_sets.PAPER
+ONE, DUAL, TWICE = map(encoder_sets.trial_name, [(BASE,), (BASE, EXPANSION), (BASE, BASE)])
 TRIALS = {(ONE, 1), (ONE, 2), (DUAL, 1), (DUAL, 2), (TWICE, 1)}
 LENGTH = (
     "--max-steps 60 --training.evaluate-every 60 --training.log-every 20 --training.metric loss "
@@ -117,7 +117,7 @@ def closing():
 def test_choices_are_made_by_the_development_set_whose_curve_is_kept(ledger):
     for row in open_sweep(ledger).rows():
         # The same lines are both sets here.
-        assert row[encoders.CHOICE] == pytest.approx(row["bleu"])
+        assert row[encoder_sets.CHOICE] == pytest.approx(row["bleu"])
         ((step, loss, _),) = row["curve"]
         assert step == row["best_step"] == row["best_step_bleu"] == 60 and loss > 0
 
@@ -161,7 +161,7 @@ def test_what_is_in_the_ledger_is_drawn_and_the_rest_is_named(ledger, table):
     synergy, scaling, sizes, depth, costs = left_out(outputs)
     assert synergy == [name for name in plots.SYNERGY if name not in (ONE, DUAL)] and TWICE in synergy
     # Pairs, and encoders alone and twice, decide what the measured orders are.
-    grown = plots.names((*encoders.GROWN, *encoders.SHALLOWER))
+    grown = plots.names((*encoder_sets.GROWN, *encoder_sets.SHALLOWER))
     assert set(scaling) == {*grown, *plots.SYNERGY} - {ONE, DUAL}
     assert len(sizes) == 20 - 2 and len(depth) == 17 - 2 and len(costs) == 10 - 2
 
@@ -181,12 +181,12 @@ def test_without_a_ledger_every_picture_names_its_trials(tmp_path):
 def test_cells_are_synergies_in_both_readings(kind, request):
     table = request.getfixturevalue(kind)
     single, duplicated, bar = plots.draw_synergy(table).axes
-    scores = encoders.mean_scores(table.to_dict("records"))
+    scores = encoder_sets.mean_scores(table.to_dict("records"))
     limits = {axes.images[0].get_clim() for axes in (single, duplicated)}
     ((low, high),) = limits
     assert low == -high and bar.get_ylim() == (low, high)
     for axes, base in ((single, "single"), (duplicated, "duplicated")):
-        expected = np.array(synergy_matrix(scores, encoders.PARTNERS, base), float)
+        expected = np.array(synergy_matrix(scores, encoder_sets.PARTNERS, base), float)
         image = np.ma.filled(axes.images[0].get_array().astype(float), np.nan)
         np.testing.assert_array_equal(image, expected)
         assert np.nanmax(np.abs(expected)) <= high
@@ -226,12 +226,12 @@ def expect(line, x, groups, within=0.15):
 
 def test_growth_in_the_order_of_the_paper_and_of_what_was_measured(table, whole):
     rows = whole.to_dict("records")
-    order, other = (encoders.measured_order(rows, base) for base in plots.READINGS)
-    assert order not in (None, list(encoders.PARTNERS)) and other is not None
-    expected = {"order of the paper": encoders.PAPER, "the same, LSTM 6": encoders.PARTNERS}
+    order, other = (encoder_sets.measured_order(rows, base) for base in plots.READINGS)
+    assert order not in (None, list(encoder_sets.PARTNERS)) and other is not None
+    expected = {"order of the paper": encoder_sets.PAPER, "the same, LSTM 6": encoder_sets.PARTNERS}
     if order == other:
         expected["by synergy, in both readings"] = order
-    elif other == list(encoders.PARTNERS):
+    elif other == list(encoder_sets.PARTNERS):
         del expected["the same, LSTM 6"]
         expected |= {
             "the same, LSTM 6, and by synergy over the encoder twice": other,
@@ -243,12 +243,12 @@ def test_growth_in_the_order_of_the_paper_and_of_what_was_measured(table, whole)
     drawn = lines(axes)
     assert list(drawn) == list(expected)
     for line, by in zip(drawn.values(), expected.values()):
-        sets = [encoders.trial_name(first) for first in encoders.grown(by)]
+        sets = [encoder_sets.trial_name(first) for first in encoder_sets.grown(by)]
         expect(line, range(1, 6), [whole[whole["name"] == name]["bleu"] for name in sets])
     # What several have in common is named once.
     named, sets = [], set()
     for by in expected.values():
-        for count, first in enumerate(encoders.grown(by), 1):
+        for count, first in enumerate(encoder_sets.grown(by), 1):
             if first not in sets:
                 named.append(f"{'+ ' * (count > 1)}{plots.label(by[count - 1])}")
             sets.add(first)
@@ -261,21 +261,21 @@ def test_growth_in_the_order_of_the_paper_and_of_what_was_measured(table, whole)
         assert np.isnan(bars).all() and len(points) == 5
     assert list(lines(plots.draw_scaling(table).axes[0])) == paper
     assert plots.pending(whole, plots.scaling(whole)) == ""
-    grown = whole[~whole["name"].eq(encoders.trial_name(encoders.grown(order)[2]))]
-    assert encoders.trial_name(encoders.grown(order)[2]) in plots.pending(grown, plots.scaling(grown))
+    grown = whole[~whole["name"].eq(encoder_sets.trial_name(encoder_sets.grown(order)[2]))]
+    assert encoder_sets.trial_name(encoder_sets.grown(order)[2]) in plots.pending(grown, plots.scaling(grown))
 
 
 def test_gains_over_base_by_the_size_of_the_corpus(table, whole):
     axes = plots.draw_sizes(whole).axes[0]
     drawn = lines(axes)
     assert list(drawn) == ["Dual", "Triple", "Quadruple", "Quintuple"]
-    for line, first in zip(drawn.values(), encoders.GROWN[1:]):
-        names = [encoders.trial_name(first, pairs) for pairs in encoders.PAIRS]
-        expect(line, encoders.PAIRS, [whole[whole["name"] == name]["against.bleu"] for name in names])
+    for line, first in zip(drawn.values(), encoder_sets.GROWN[1:]):
+        names = [encoder_sets.trial_name(first, pairs) for pairs in encoder_sets.PAIRS]
+        expect(line, encoder_sets.PAIRS, [whole[whole["name"] == name]["against.bleu"] for name in names])
     assert [label.get_text() for label in axes.get_xticklabels()] == ["3000", "7000", "15000", "29000 (all)"]
     (line,) = lines(plots.draw_sizes(table).axes[0]).values()
     bleu = table.set_index(["name", "seed"])["bleu"]
-    expect(line, [encoders.ALL], [bleu[DUAL] - bleu[ONE]])
+    expect(line, [encoder_sets.ALL], [bleu[DUAL] - bleu[ONE]])
 
 
 def test_bleu_by_the_depth_of_the_second_encoder(whole):
@@ -283,8 +283,8 @@ def test_bleu_by_the_depth_of_the_second_encoder(whole):
     drawn = lines(axes)
     assert list(drawn) == [f"Base + {name}" for name in ("Static Expansion", "LSTM", "ConvS2S", "FNet")]
     for line, kind in zip(drawn.values(), ("static_expansion", "lstm", "convs2s", "fnet")):
-        names = [encoders.trial_name((BASE, f"{kind}:{depth}")) for depth in encoders.DEPTHS]
-        expect(line, encoders.DEPTHS, [whole[whole["name"] == name]["bleu"] for name in names])
+        names = [encoder_sets.trial_name((BASE, f"{kind}:{depth}")) for depth in encoder_sets.DEPTHS]
+        expect(line, encoder_sets.DEPTHS, [whole[whole["name"] == name]["bleu"] for name in names])
     base = whole[whole["name"] == ONE]["bleu"]
     assert {line.get_ydata()[0] for line in axes.lines if line.get_label() == "Base"} == {base.mean()}
 
