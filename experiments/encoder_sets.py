@@ -54,6 +54,17 @@ GROWN = tuple(grown(PAPER))
 SHALLOWER = tuple(grown(PARTNERS))
 """The order of the paper with the LSTM whose synergy is measured, beside the order that follows from it."""
 
+BY_LENGTH = ("--model.encoder.expansion.by-length",)
+"""The enrichment of Static Expansion divided by the length of the sequence."""
+
+ENRICHED = {
+    "enrichment as published": (),
+    "one set of vectors": (*BY_LENGTH, "--model.encoder.expansion.enrichment", "shared_vectors"),
+}
+"""Static Expansion without what it has in all other trials, and in the other reading of its equation..."""
+WITH_EXPANSION = (("static_expansion:6",), PAPER[1:2], PAPER[:2])
+"""...alone and beside Base."""
+
 
 def mean_scores(rows: Sequence[Row], metric: str = "bleu") -> Scores:
     """Means over seeds by encoders, of the whole of Multi30k and plain sums."""

@@ -13,6 +13,7 @@ from experiments.encoder_sets import (
     COUPLES,
     DEEP,
     DEEPER,
+    ENRICHED,
     GROWN,
     PAPER,
     PARTNERS,
@@ -156,7 +157,7 @@ TABLES = (
         "Other enrichments of Static Expansion, of each seed",
         ("encoders", "variant", "seed"),
         COMBINING,
-        {"variant": ("enrichment as published", "one set of vectors")},
+        {"variant": tuple(ENRICHED)},
     ),
     Table("Gated branches", ("encoders", "encoder_budget"), BUDGETS, {"variant": "budgets"}),
     Table(

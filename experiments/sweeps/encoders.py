@@ -25,10 +25,12 @@ from experiments.encoder_sets import (
     ALL,
     ALONE,
     BASE,
+    BY_LENGTH,
     CHOICE,
     COUPLES,
     DEEP,
     DEEPER,
+    ENRICHED,
     GROWN,
     OTHERS,
     PAIRS,
@@ -38,6 +40,7 @@ from experiments.encoder_sets import (
     SINGLE,
     SIZES,
     TWICE,
+    WITH_EXPANSION,
     best_combination,
     grown,
     measured_order,
@@ -61,9 +64,6 @@ def _length(updates: int, max_length: int, buckets: int) -> tuple[str, ...]:
         *("--optimizer.learning-rate", "3e-3", "--optimizer.warmup-steps", "400"),
     )
 
-
-BY_LENGTH = ("--model.encoder.expansion.by-length",)
-"""Of Static Expansion."""
 
 LENGTHS = {
     "multi30k_en_de": _length(2400, max_length=64, buckets=4),
@@ -145,13 +145,6 @@ COMBINED = {
         *("--training.budget.normaliser", "squared"),
     ),
 }
-ENRICHED = {
-    "enrichment as published": (),
-    "one set of vectors": (*BY_LENGTH, "--model.encoder.expansion.enrichment", "shared_vectors"),
-}
-"""Static Expansion without what it has in all other trials, and in the other reading of its equation..."""
-WITH_EXPANSION = (("static_expansion:6",), PAPER[1:2], PAPER[:2])
-"""...alone and beside Base."""
 
 
 def _trials() -> tuple[Trial, ...]:
