@@ -26,7 +26,7 @@ from experiments.encoder_sets import (
 )
 from experiments.report import table as markdown
 from experiments.synergy import Base, mutual, synergy
-from experiments.tables import Table
+from experiments.tables import Difference, Table
 from flaxnmt.ledger import Row
 
 
@@ -37,14 +37,14 @@ def _encoders(*groups: Sequence[Sequence[str]]) -> tuple[str, ...]:
 QUALITY = {
     "BLEU": "bleu",
     "chrF": "chrf",
-    "BLEU over Base": "against.bleu",
-    "chrF over Base": "against.chrf",
+    "BLEU over Base": Difference("against.bleu"),
+    "chrF over Base": Difference("against.chrf"),
     "parameters, millions": lambda row: row["parameters"] / 1e6,
 }
 TESTS = {
-    "BLEU over Base": "against.bleu",
+    "BLEU over Base": Difference("against.bleu"),
     "p": "against.bleu_p",
-    "chrF over Base": "against.chrf",
+    "chrF over Base": Difference("against.chrf"),
     "p of it": "against.chrf_p",
 }
 TRAINING = {
@@ -66,7 +66,7 @@ COSTS = {
 BUDGETS = {
     "BLEU": "bleu",
     "chrF": "chrf",
-    "BLEU over the sum": "against.bleu",
+    "BLEU over the sum": Difference("against.bleu"),
     "encoder used, %": lambda row: 100 * row["encoder_use"],
     "seconds of decoding": "decoding_seconds",
 }
@@ -84,9 +84,9 @@ WITH_BASE = tuple(
 COMBINING = {
     "BLEU": "bleu",
     "chrF": "chrf",
-    "BLEU over the sum": "against.bleu",
+    "BLEU over the sum": Difference("against.bleu"),
     "p": "against.bleu_p",
-    "chrF over the sum": "against.chrf",
+    "chrF over the sum": Difference("against.chrf"),
     "p of it": "against.chrf_p",
 }
 

@@ -24,7 +24,16 @@ log = logging.getLogger("experiments.tables")
 RESULTS = Path(__file__).parent / "results"
 
 Row = Mapping[str, Any]
-Value = str | Callable[[Row], float | None]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A column that is shown with its sign, and with two decimals: what is small of it matters as well."""
+
+    column: str | Callable[[Row], float | None]
+
+
+Value = str | Callable[[Row], float | None] | Difference
 """A column of a tidy row by its name, or what is computed of the row."""
 
 # Groups of distances, by name.
@@ -69,9 +78,9 @@ TIME: dict[str, Value] = {
     "seconds of decoding": "speed.decoding_seconds",
 }
 AGAINST: dict[str, Value] = {
-    "BLEU": "against.bleu",
+    "BLEU": Difference("against.bleu"),
     "p": "against.bleu_p",
-    "chrF": "against.chrf",
+    "chrF": Difference("against.chrf"),
     "p of it": "against.chrf_p",
 }
 """Differences to the baseline of the sweep."""
@@ -97,7 +106,8 @@ class Table:
 
     Attributes:
       title: its heading.
-      by: settings, names of tidy columns, whose values say which row of the table a trial belongs to.
+      by: settings, names of tidy columns, whose values say which row of the table a trial belongs to. Unless the seed is
+        one of them, a column says how many there are.
       columns: what is shown of it, by heading.
       where: trials that belong into the table, by values of settings; several allowed ones in a tuple.
       once: whether of a trial with several tidy rows one counts, since the columns are of its run.
@@ -117,15 +127,16 @@ class Table:
         for row in rows:
             if all(row.get(name) in _several(wanted) for name, wanted in self.where.items()):
                 groups.setdefault(tuple(row.get(name) for name in self.by), []).append(row)
+        counted = () if "seed" in self.by else ("seeds",)
         cells = [
             (
                 *key,
-                len({row["seed"] for row in group}),
+                *(len({row["seed"] for row in group}) for _ in counted),
                 *(cell(value, group) for value in self.columns.values()),
             )
             for key, group in groups.items()
         ]
-        return markdown((*self.by, "seeds", *self.columns), cells)
+        return markdown((*self.by, *counted, *self.columns), cells)
 
 
 def cell(value: Value, rows: Sequence[Row]) -> str | None:
@@ -134,12 +145,16 @@ def cell(value: Value, rows: Sequence[Row]) -> str | None:
     if not found:
         return None
     mean = statistics.mean(found)
-    digits = 0 if abs(mean) >= 1000 else 3 if 0 < abs(mean) < 1 else 1
+    sign, digits = "", 0 if abs(mean) >= 1000 else 3 if 0 < abs(mean) < 1 else 1
+    if isinstance(value, Difference):
+        sign, digits = "+", 2
     spread = f" ± {statistics.stdev(found):.{digits}f}" if len(found) > 1 else ""
-    return f"{mean:.{digits}f}{spread}"
+    return f"{mean:{sign}.{digits}f}{spread}"
 
 
 def _of(row: Row, value: Value) -> float | None:
+    if isinstance(value, Difference):
+        value = value.column
     if isinstance(value, str):
         return row.get(value)
     try:

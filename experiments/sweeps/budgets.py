@@ -26,7 +26,7 @@ from pathlib import Path
 
 from experiments.data import MULTI30K, SHORT, multi30k, with_data
 from experiments.measures import after_best, of_budgets
-from experiments.tables import Row, Table
+from experiments.tables import Difference, Row, Table
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read_source
@@ -174,13 +174,13 @@ COLUMNS = {
 }
 
 BEYOND_BUDGET = {
-    f"{side}, points": lambda row, side=side: 100 * (row[f"{side}_use"] - row[f"{side}_budget"])
+    f"{side}, points": Difference(lambda row, side=side: 100 * (row[f"{side}_use"] - row[f"{side}_budget"]))
     for side in ("encoder", "decoder")
 }
 DIFFERENCES = {
-    "BLEU over plain": "against.bleu",
+    "BLEU over plain": Difference("against.bleu"),
     "p": "against.bleu_p",
-    "BLEU over the full budget": "of_full.bleu",
+    "BLEU over the full budget": Difference("of_full.bleu"),
     "p of it": "of_full.bleu_p",
 }
 
@@ -195,7 +195,7 @@ def _of_same_budget(column: str) -> Callable[[Row], float | None]:
     return found
 
 
-OVER_SAME = {"BLEU over gated, shorter": _of_same_budget("bleu"), "p": _of_same_budget("bleu_p")}
+OVER_SAME = {"BLEU over gated, shorter": Difference(_of_same_budget("bleu")), "p": _of_same_budget("bleu_p")}
 OVER_GATED = {
     f"{name}{which}": column
     for which, place in (("", "against"), (", dearer", "against.dearer"))
@@ -203,7 +203,7 @@ OVER_GATED = {
         "encoder budget of gated": f"{place}.encoder_budget",
         "decoder budget of gated": f"{place}.decoder_budget",
         "MFLOPs of gated / own": lambda row, place=place: row[f"{place}.flops"] / row["flops"],
-        "BLEU over gated": f"{place}.bleu",
+        "BLEU over gated": Difference(f"{place}.bleu"),
         "p": f"{place}.bleu_p",
     }.items()
 }

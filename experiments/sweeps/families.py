@@ -11,7 +11,7 @@ from pathlib import Path
 
 from experiments.data import MULTI30K, SHORT, multi30k, with_data
 from experiments.measures import of_lines
-from experiments.tables import AGAINST, Table
+from experiments.tables import AGAINST, Difference, Table
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read_source
@@ -56,7 +56,7 @@ COLUMNS = {
     "parameters, millions": lambda row: row["parameters"] / 1e6,
     "BLEU": "bleu",
     "chrF": "chrf",
-    "BLEU over encoder and decoder": "against.bleu",
+    "BLEU over encoder and decoder": Difference("against.bleu"),
     "GFLOPs of 128 and 128 tokens": "gflops",
     "ms an update": lambda row: 1000 * row["update_seconds"],
     "seconds of decoding": "decoding_seconds",

@@ -12,7 +12,7 @@ from typing import get_args, get_type_hints
 
 from experiments.data import MULTI30K, multi30k, with_data
 from experiments.measures import by_length, of_lines
-from experiments.tables import AGAINST, Table
+from experiments.tables import AGAINST, Difference, Table
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read_source
@@ -50,7 +50,7 @@ def measure(run: Path, trial: Trial) -> dict:
 COLUMNS = {
     "BLEU": "bleu",
     "chrF": "chrf",
-    "BLEU over sinusoidal": "against.bleu",
+    "BLEU over sinusoidal": Difference("against.bleu"),
     "BLEU within": "within.bleu",
     "BLEU beyond": "beyond.bleu",
     "chrF within": "within.chrf",

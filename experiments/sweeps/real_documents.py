@@ -14,7 +14,7 @@ from pathlib import Path
 
 from experiments.data import PLACE, with_data
 from experiments.measures import against, scores, speed
-from experiments.tables import CONTROLS, TIME, Table
+from experiments.tables import CONTROLS, TIME, Difference, Table
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.data.readers import read
@@ -92,9 +92,9 @@ AGAINST = {
     "parameters": "parameters",
     "s-BLEU": "scores.true.s_bleu",
     "d-BLEU": "scores.true.d_bleu",
-    "s-BLEU over the baseline": "against.s_bleu",
+    "s-BLEU over the baseline": Difference("against.s_bleu"),
     "p of s-BLEU": "against.s_p",
-    "d-BLEU over the baseline": "against.d_bleu",
+    "d-BLEU over the baseline": Difference("against.d_bleu"),
     "p of d-BLEU": "against.d_p",
 }
 sweep = Sweep(

@@ -13,7 +13,7 @@ from typing import get_args
 
 from experiments.data import MULTI30K, multi30k, with_data
 from experiments.measures import of_lines, of_tokens
-from experiments.tables import AGAINST, Table
+from experiments.tables import AGAINST, Difference, Table
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_run
 from flaxnmt.config import TokenizerKind
@@ -57,7 +57,7 @@ COLUMNS = {
     "unknown, %": lambda row: 100 * row["unknown"],
     "BLEU": "bleu",
     "chrF": "chrf",
-    "BLEU over BPE": "against.bleu",
+    "BLEU over BPE": Difference("against.bleu"),
     "epochs": "epochs",
     "parameters, millions": lambda row: row["parameters"] / 1e6,
     "minutes of training": "minutes",

@@ -8,8 +8,9 @@ from markdown_tables import narrow
 
 from experiments import sweep
 from experiments.arguments import parse
-from experiments.tables import BY_DISTANCE, CONTRASTIVE, Table, main
+from experiments.tables import BY_DISTANCE, CONTRASTIVE, Difference, Table, main
 from experiments.trial import Sweep, Trial
+from flaxnmt.ledger import tidy
 
 ROWS = [
     {"key": "a1", "seed": 1, "kind": "a", "t": 2, "scores": {"bleu": 10.0, "p": 0.25}, "minutes": 3},
@@ -67,6 +68,16 @@ def test_a_column_of_the_run_counts_a_trial_once():
     columns = {"fall": "fall", "runs that fell, %": lambda row: 100.0 * (row["fall"] > 3)}
     lines = Table("Falls", (), columns, once=True).lines(rows)
     assert narrow("\n".join(lines))[2:] == ["| 2 | 3.0 ± 1.4 | 50.0 ± 70.7 |"]
+
+
+def test_a_difference_has_its_sign_and_two_decimals():
+    rows = [{"key": one, "seed": one, "over": {"bleu": value}} for one, value in ((1, 0.0625), (2, -3.0625))]
+    columns = {"one": Difference("over.bleu"), "twice": Difference(lambda row: -2 * row["over.bleu"])}
+    tables = [Table("Over", by, columns).lines([tidy(row)[0] for row in rows]) for by in ((), ("seed",))]
+    assert [narrow("\n".join(lines))[2:] for lines in tables] == [
+        ["| 2 | -1.50 ± 2.21 | +3.00 ± 4.42 |"],
+        ["| 1 | +0.06 | -0.12 |", "| 2 | -3.06 | +6.12 |"],
+    ]
 
 
 def test_rows_of_trials_that_have_changed_are_left_out(shown, caplog):
