@@ -112,13 +112,13 @@ class Synergies:
         rows = [row for row in rows if CHOICE in row]
         scores, readings = mean_scores(rows), get_args(Base)
 
-        def found(one: str, other: str) -> list[float | None]:
+        def found(one: str, other: str) -> list[str | None]:
             gains = (
                 (synergy(scores, one, other, base), synergy(scores, other, one, base))
                 + (mutual(scores, one, other, base),)
                 for base in readings
             )
-            return [None if gain is None else round(gain, 2) for three in gains for gain in three]
+            return [None if gain is None else f"{gain:+.2f}" for three in gains for gain in three]
 
         pairs = [(one, other, *found(one, other)) for one, other in COUPLES]
         heads = [f"{gain}, {base}" for base in readings for gain in ("first", "second", "sum")]

@@ -128,6 +128,6 @@ def test_synergies_of_the_sweep_are_written_in_both_readings():
     measured = {(base,): 20.0, (expansion,): 18.0, (base, base): 20.5, (base, expansion): 21.0}
     found = [row | {"bleu": row["dev_bleu"]} for row in rows(measured)]
     head, _, pair = shown.lines(found)
-    assert [cell.strip() for cell in pair.split("|")[3:-1]] == ["1", "3", "4", "0.5", "-", "-"]
+    assert [cell.strip() for cell in pair.split("|")[3:-1]] == ["+1.00", "+3.00", "+4.00", "+0.50", "-", "-"]
     assert head.count("single") == head.count("duplicated") == 3
     assert shown.lines([]) == []
