@@ -75,13 +75,17 @@ def mean_scores(rows: Sequence[Row], metric: str = "bleu") -> Scores:
     return {encoders: statistics.mean(values) for encoders, values in found.items()}
 
 
+def orders_of_seeds(rows: Sequence[Row], base: Base = "single") -> list[list[str] | None]:
+    """Growth by the synergy of each seed on the development set; None where a pair is missing."""
+    scores = (mean_scores([row for row in rows if row["seed"] == seed], CHOICE) for seed in SEEDS)
+    return [growth(one, PARTNERS, base) for one in scores]
+
+
 def measured_order(rows: Sequence[Row], base: Base = "single") -> list[str] | None:
     """Growth by the synergy measured on the development set, means over seeds; None until every seed has all pairs."""
-    for seed in SEEDS:
-        scores = mean_scores([row for row in rows if row["seed"] == seed], CHOICE)
-        if growth(scores, PARTNERS, PARTNERS[0], base) is None:
-            return None
-    return growth(mean_scores(rows, CHOICE), PARTNERS, PARTNERS[0], base)
+    if None in orders_of_seeds(rows, base):
+        return None
+    return growth(mean_scores(rows, CHOICE), PARTNERS, base)
 
 
 def best_combination(rows: Sequence[Row], among: Sequence[Encoders]) -> Encoders | None:

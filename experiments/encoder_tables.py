@@ -8,7 +8,6 @@ from typing import get_args
 from experiments.encoder_sets import (
     ALL,
     ALONE,
-    BASE,
     CHOICE,
     COUPLES,
     DEEP,
@@ -17,12 +16,14 @@ from experiments.encoder_sets import (
     GROWN,
     PAPER,
     PARTNERS,
+    SEEDS,
     SHALLOWER,
     SINGLE,
     SIZES,
     TWICE,
     mean_scores,
     measured_order,
+    orders_of_seeds,
 )
 from experiments.report import table as markdown
 from experiments.synergy import Base, mutual, synergy
@@ -72,15 +73,15 @@ BUDGETS = {
 }
 MULTI30K = {"corpus": "multi30k_en_de"}
 WHOLE = MULTI30K | {"pairs": ALL, "variant": "sum"}
-WITH_BASE = tuple(
+SUMS = tuple(
     dict.fromkeys(
-        (*BASE, *others)
-        for size in range(len(PAPER))
-        for encoders in (PAPER, PARTNERS)
-        for others in combinations(encoders[1:], size)
+        encoders
+        for size in range(1, len(PAPER) + 1)
+        for among in (PAPER, PARTNERS)
+        for encoders in combinations(among, size)
     )
 )
-"""Base and any of the others; growth, in whatever order, is among them."""
+"""Any different ones; growth, in whatever order, is among them."""
 COMBINING = {
     "BLEU": "bleu",
     "chrF": "chrf",
@@ -123,11 +124,14 @@ class Synergies:
         pairs = [(one, other, *found(one, other)) for one, other in COUPLES]
         heads = [f"{gain}, {base}" for base in readings for gain in ("first", "second", "sum")]
         measured = [pair for pair in pairs if any(value is not None for value in pair[2:])]
-        orders = {base: measured_order(rows, base) for base in readings}
+        orders = {base: order for base in readings if (order := measured_order(rows, base)) is not None}
         return markdown(("first", "second", *heads), measured) + [
             f"\nOrder of growth on the development set, {base}: {', '.join(order)}"
+            + "".join(
+                f"; by seed {seed} alone: {', '.join(alone)}"
+                for seed, alone in zip(SEEDS, orders_of_seeds(rows, base))
+            )
             for base, order in orders.items()
-            if order is not None
         ]
 
 
@@ -135,7 +139,7 @@ TABLES = (
     _table("One encoder (table 2)", SINGLE, DEEP),
     _table(
         "All corpora (table 3)",
-        (*WITH_BASE, *COUPLES, *DEEPER),
+        (*SUMS, *DEEPER),
         by=("corpus",),
         where={"pairs": tuple(SIZES.values()), "variant": "sum"},
     ),
@@ -145,13 +149,13 @@ TABLES = (
     Synergies("Synergy of pairs, BLEU, Static Expansion with 12 layers (table 6)"),
     _table("One to five encoders, in the order of the paper (table 7)", GROWN, by=("count",)),
     _table("The same with an LSTM of 6 layers", SHALLOWER, by=("count",)),
-    _table("Base and others that were measured beside it", WITH_BASE, by=("count",)),
+    _table("All sums of different encoders that were measured", SUMS, by=("count",)),
     _table("By size of the corpus", GROWN, by=("pairs",), where=MULTI30K | {"variant": "sum"}),
     Table(
         "Other ways to combine, of each seed",
         ("encoders", "variant", "seed"),
         COMBINING,
-        {"variant": ("weighted", "gated")},
+        {"variant": ("weighted", "gated", "norm of the sum")},
     ),
     Table(
         "Other enrichments of Static Expansion, of each seed",

@@ -5,6 +5,7 @@ the same is an encoder duplicated. Order does not matter.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Literal
 
 Encoders = tuple[str, ...]
@@ -42,20 +43,25 @@ def mutual(scores: Scores, first: str, second: str, base: Base = "single") -> fl
     return None if None in both else sum(both)
 
 
-def growth(scores: Scores, encoders: Sequence[str], start: str, base: Base = "single") -> list[str] | None:
-    """The encoders in the order in which they are added to `start`: always that with the most mutual synergy.
+def growth(scores: Scores, encoders: Sequence[str], base: Base = "single") -> list[str] | None:
+    """The encoders in the order in which they are added: the pair with the most mutual synergy, then always that with the
+    most of any with one that is in. Of the pair the one that gains less comes first, which is the better by itself.
 
-    What counts is the best partner among those that are in already. None where a pair has not been measured.
+    None where a pair has not been measured.
     """
-    order = [start]
-    while len(order) < len(encoders):
-        best = {}
-        for candidate in encoders:
-            if candidate in order:
-                continue
-            found = [mutual(scores, partner, candidate, base) for partner in order]
-            if None in found:
-                return None
-            best[candidate] = max(found)
-        order.append(max(best, key=best.__getitem__))
+    pairs = {pair: mutual(scores, *pair, base) for pair in combinations(encoders, 2)}
+    if None in pairs.values():
+        return None
+
+    def gain(candidate: str) -> float:
+        return max(value for pair, value in pairs.items() if candidate in pair and set(order) & set(pair))
+
+    one, other = max(pairs, key=pairs.__getitem__)
+    order = (
+        [one, other]
+        if synergy(scores, one, other, base) <= synergy(scores, other, one, base)
+        else [other, one]
+    )
+    while left := [encoder for encoder in encoders if encoder not in order]:
+        order.append(max(left, key=gain))
     return order

@@ -97,9 +97,15 @@ class Sweep:
     def all(self, rows: list[Row]) -> tuple[Trial, ...]:
         """All trials, those that follow from these rows included; rows of trials as they were before a change do not count."""
         stated = (*self.trials, *self.later)
-        known, own = _linked(stated), {trial.name for trial in stated}
-        rows = [row for row in rows if row["key"] in known or row.get("name") not in own]
+        rows = _current(rows, stated)
+        rows = _current(rows, (*stated, *self.following(rows)))
         return tuple(_linked((*self.trials, *self.following(rows), *self.later)).values())
+
+
+def _current(rows: list[Row], trials: Sequence[Trial]) -> list[Row]:
+    """Rows of these trials as they are, and of those that are none of them."""
+    keys, names = _linked(trials), {trial.name for trial in trials}
+    return [row for row in rows if row["key"] in keys or row.get("name") not in names]
 
 
 def _linked(trials: Sequence[Trial]) -> dict[str, Trial]:

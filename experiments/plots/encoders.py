@@ -146,7 +146,7 @@ def draw_scaling(table: pandas.DataFrame) -> Figure | None:
         _bars(axes, points.index + aside, points, name, color=f"C{number}", marker="os^D"[number])
         for count, mean, deviation in points.itertuples():
             if canonical(by[name][:count]) in drawn:
-                # All begin with the same encoder, and some go on alike.
+                # Some begin alike, or come to the same.
                 continue
             drawn.add(canonical(by[name][:count]))
             added, bar = label(by[name][count - 1]), 0 if pandas.isna(deviation) else deviation

@@ -149,12 +149,6 @@ def check_used(config: Config) -> None:
     for name, (used, hint) in _uses(config).items():
         if given[name] != defaults[name] and not used:
             raise ConfigError(f"--{name.replace('_', '-')} changes nothing here: {hint}, or leave it out")
-    combine = model.encoder.combine if isinstance(model, EncodingConfig) else "sum"
-    if combine != "sum" and len(model.encoder_branches) == 1:
-        raise ConfigError(
-            f"--model.encoder.combine {combine}: the model has one encoder: give several with --model.encoder.branches, "
-            "such as dual, or leave it out"
-        )
 
 
 def _uses(config: Config) -> dict[str, tuple[bool, str]]:
@@ -183,6 +177,12 @@ def _uses(config: Config) -> dict[str, tuple[bool, str]]:
     }
     if isinstance(model, EncodingConfig):
         kinds = {kind for branch in model.encoder_branches for kind in branch}
+        several = "the model has one encoder; give several with --model.encoder.branches, such as dual"
+        uses["model.encoder.combine"] = len(model.encoder_branches) > 1, several
+        uses["model.encoder.final_norm"] = (
+            len(model.encoder_branches) > 1 and model.norm == "pre",
+            several if model.norm == "pre" else "post-norm layers have no other norm; give --model.norm pre",
+        )
         for name, kind in (
             *((f"expansion.{name}", "static_expansion") for name in ("vectors", "enrichment", "by_length")),
             *((name, "lstm") for name in ("forget_bias", "recurrence_dropout")),

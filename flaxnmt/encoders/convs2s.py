@@ -58,16 +58,25 @@ def _forward(x, kernel):
 def _backward(residuals, cotangent):
     x, kernel = residuals
     d_x = convolution(cotangent, jnp.swapaxes(jnp.flip(kernel, 0), 1, 2))
+    # XLA's own gradient of a kernel takes twice as long on CPUs.
+    return d_x, lax.platform_dependent(
+        x, kernel, cotangent, cpu=kernel_gradient_by_windows, default=kernel_gradient_by_convolution
+    )
 
-    def by_windows(x, cotangent):
-        # XLA's own gradient of a kernel takes twice as long on CPUs.
-        rows = windows(x, None, kernel.shape[0])
-        return weight_gradient(rows, cotangent).reshape(kernel.shape)
 
-    def by_convolution(x, cotangent):
-        return jax.linear_transpose(lambda kernel: convolution.fun(x, kernel), kernel)(cotangent)[0]
+def kernel_gradient_by_windows(
+    x: Float[Array, "B L D"], kernel: Float[Array, "width D E"], cotangent: Float[Array, "B L E"]
+) -> Float[Array, "width D E"]:
+    """Gradient of `convolution` in its kernel, one product of each row's neighbours with the cotangent."""
+    rows = windows(x, None, kernel.shape[0])
+    return weight_gradient(rows, cotangent).reshape(kernel.shape)
 
-    return d_x, lax.platform_dependent(x, cotangent, cpu=by_windows, default=by_convolution)
+
+def kernel_gradient_by_convolution(
+    x: Float[Array, "B L D"], kernel: Float[Array, "width D E"], cotangent: Float[Array, "B L E"]
+) -> Float[Array, "width D E"]:
+    """The same, by XLA's convolution."""
+    return jax.linear_transpose(lambda kernel: convolution.fun(x, kernel), kernel)(cotangent)[0]
 
 
 convolution.defvjp(_forward, _backward)

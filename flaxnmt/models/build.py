@@ -273,7 +273,7 @@ def encoder(config: EncodingConfig, kinds: Sequence[EncoderKind]) -> Encoder:
     """An encoder with layers of these kinds.
 
     Where the model is pre-norm it ends in a norm, that of convolutions, too, which have none in front of them; Hu et al.
-    leave open whether theirs do.
+    leave open whether theirs do. `encoders` may leave it out for one behind the sum of several.
 
     As a module by itself, `encoder(Seq2SeqConfig(d_model=256), ["lstm"] * 6)(x, Context(query_mask=mask,
     key_mask=mask))` is (output [*B, S, D], what it reports).
@@ -294,7 +294,12 @@ def encoders(config: EncodingConfig) -> Encoder | Branches:
     if len(made) == 1:
         return made[0]
     combination = {"sum": Sum, "weighted": WeightedSum, "gated": GatedSum}[config.encoder.combine]
-    return Branches(made, combination(parent=None), parent=None)
+    of_sum = config.encoder.final_norm == "sum"
+    if of_sum:
+        made = tuple(one.clone(final_norm=False) for one in made)
+    return Branches(
+        made, combination(parent=None), of_sum and config.norm == "pre", dtype=config.dtype, parent=None
+    )
 
 
 def decoder(config: Seq2SeqConfig) -> Decoder:

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import jax.numpy as jnp
 
+from flaxnmt.config_io import nearest
 from flaxnmt.encoders.convs2s import RESIDUAL_SCALE
 from flaxnmt.encoders.static_expansion import COEFFICIENTS, Enrichment
 from flaxnmt.errors import ConfigError
@@ -50,15 +51,19 @@ class EncoderConfig:
     """F, the inner dimension of the feed-forward networks."""
     branches: tuple[str, ...] = ()
     """Encoders side by side (Hu et al. 2023), each by its layers: `attention:6`, or `lstm:1+attention:5` for layers of
-    several kinds. Kinds: attention, lstm, convs2s, fnet, static_expansion, and those of --model.document.layers. Or the
-    paper's `base`, `dual`, `triple`, `quadruple`, `quintuple`. None: one encoder of `layers`."""
+    several kinds. Kinds: attention (within a sentence), lstm, convs2s, fnet, static_expansion, and those of
+    --model.document.layers but `sentence`, which make a model of documents. Or the paper's `base`, `dual`, `triple`,
+    `quadruple`, `quintuple`. None: one encoder of `layers`."""
     combine: Literal["sum", "weighted", "gated"] = "sum"
     """Outputs of branches are added, with a learned weight for each, or with a gate for each token."""
+    final_norm: Literal["each", "sum"] = "each"
+    """Whether branches of a pre-norm model end in a norm each, or what they become together in one, which Hu et al. 2023
+    leave open."""
     convolution: int = 3
     """Width of the kernel of convs2s, odd."""
     forget_bias: float = 0.0
     """Of the forget gates of lstm at first. Without skip connections M layers delay what they read by about
-    M exp(forget_bias) words; deep stacks learn sooner with -2."""
+    M exp(forget_bias) words."""
     recurrence_dropout: float | None = None
     """On the output of a layer of lstm, which is all that the next one sees; None: --model.dropout."""
     expansion: ExpansionConfig = field(default_factory=ExpansionConfig)
@@ -357,8 +362,8 @@ def parse_branch(text: str) -> tuple[EncoderKind, ...]:
         name, colon, count = part.partition(":")
         if name not in names:
             raise ConfigError(
-                f"--model.encoder.branches {text}: no encoder is called {name!r}; there are {', '.join(names)}, and "
-                f"sets of them: {', '.join(ENCODER_SETS)}"
+                f"--model.encoder.branches {text}: no encoder is called {name!r}{nearest(name, (*names, *ENCODER_SETS))}; "
+                f"there are {', '.join(names)}, and sets of them: {', '.join(ENCODER_SETS)}"
             )
         if colon and not (count.isdecimal() and int(count)):
             raise ConfigError(f"--model.encoder.branches {text}: {count!r} is no number of layers")

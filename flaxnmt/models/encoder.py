@@ -146,10 +146,18 @@ class Branches(nn.Module):
     Attributes:
       branches: the encoders.
       combination: of their outputs, see `flaxnmt.encoders.combine`.
+      final_norm: normalise what they become together.
+      dtype: of the computation.
     """
 
     branches: tuple[Encoder, ...]
     combination: nn.Module
+    final_norm: bool = False
+    dtype: Any = jnp.float32
+
+    def setup(self):
+        if self.final_norm:
+            self.norm = layer_norm(self.dtype)
 
     def __call__(self, x: Float[Array, "*B S D"], context: Context) -> tuple[Float[Array, "*B S D"], Aux]:
         """The layers of all encoders, in order, are those of what is reported."""
@@ -162,7 +170,11 @@ class Branches(nn.Module):
             outputs.append(y)
             reports += report
         aux = Aux.of("encoder", reports, capture=context.capture)
-        return self.combination(outputs), self._with_ungated(aux, x, context)
+        return self._together(outputs), self._with_ungated(aux, x, context)
+
+    def _together(self, outputs: list[Float[Array, "*B S D"]]) -> Float[Array, "*B S D"]:
+        y = self.combination(outputs)
+        return self.norm(y) if self.final_norm else y
 
     def _with_ungated(self, aux: Aux, x: Float[Array, "*B S D"], context: Context) -> Aux:
         """Where some encoders have gates, the others have their work in what is used, too."""
@@ -205,4 +217,4 @@ class Branches(nn.Module):
         outputs, *work = found
         used, full = (None if flops is None else flops.sum(0) for flops in work)
         outputs = [outputs[i % groups, :, i // groups] for i in range(len(modules))]
-        return self.combination(outputs), self._with_ungated(Aux(used=used, full=full), x, context)
+        return self._together(outputs), self._with_ungated(Aux(used=used, full=full), x, context)

@@ -1,5 +1,6 @@
 """The mixing layers against float64, forward and backward, padded and not, and what must not matter."""
 
+import itertools
 from functools import partial
 
 import encoders_reference as slow
@@ -11,7 +12,13 @@ import reference
 from cases import slow_but
 
 from flaxnmt.attention.multihead import MultiHeadAttention
-from flaxnmt.encoders.convs2s import GatedConvolution, convolution, gated_convolution
+from flaxnmt.encoders.convs2s import (
+    GatedConvolution,
+    convolution,
+    gated_convolution,
+    kernel_gradient_by_convolution,
+    kernel_gradient_by_windows,
+)
 from flaxnmt.encoders.fnet import FourierMixing, fourier_mixing
 from flaxnmt.encoders.lstm import LSTM, lstm
 from flaxnmt.encoders.static_expansion import StaticExpansion, expansion_scores, normalised, static_expansion
@@ -146,6 +153,22 @@ def test_a_batch_of_nothing_stays_one(name, shape, masked):
     gradient = jax.grad(lambda p: run(module, p, x, context).sum())(params)
     assert run(module, params, x, context).shape == shape
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+
+
+def test_the_gradient_of_a_kernel_is_the_same_on_every_platform():
+    rng = np.random.default_rng(0)
+    for length, width in ((7, 3), (2, 5), (1, 1)):
+        x, kernel, upstream = (
+            rng.normal(size=shape) for shape in ((3, length, D), (width, D, 4), (3, length, 4))
+        )
+        exact = np.zeros(kernel.shape)
+        for tap, row in itertools.product(range(width), range(length)):
+            read = row + tap - width // 2
+            if 0 <= read < length:
+                exact[tap] += x[:, read].T @ upstream[:, row]
+        for gradient in (kernel_gradient_by_windows, kernel_gradient_by_convolution):
+            found = gradient(*float32((x, kernel, upstream)))
+            np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
 
 
 def test_a_kernel_without_a_middle_is_refused():

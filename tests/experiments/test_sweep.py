@@ -251,6 +251,19 @@ def test_rows_from_before_a_change_do_not_say_what_follows():
     assert [one.name for one in sweep.all(rows)] == ["first", f"after-{trial('first').key}"]
 
 
+def test_rows_of_what_followed_before_a_change_do_not_say_what_follows_now():
+    def following(rows):
+        best = max(
+            (row for row in rows if row["name"] != "first"), key=lambda row: row["score"], default=None
+        )
+        return (trial("second"), trial("third"), *([] if best is None else [trial(f"after-{best['name']}")]))
+
+    sweep = Sweep((trial("first"),), dict, following=following)
+    current = {"key": trial("third").key, "name": "third", "score": 1}
+    rows = [{"key": "second-seed1-of-before", "name": "second", "score": 2}, current]
+    assert [one.name for one in sweep.all(rows)] == ["first", "second", "third", "after-third"]
+
+
 def test_what_follows_stands_before_what_is_later():
     def following(rows):
         return (trial("second"), trial("last")) if rows else ()

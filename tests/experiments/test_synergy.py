@@ -1,5 +1,7 @@
 """Synergy and growth, on scores for which both can be worked out by hand."""
 
+from itertools import combinations
+
 from experiments import encoder_sets
 from experiments.sweeps import encoders as sweep_of_encoders
 from experiments.synergy import canonical, growth, mutual, synergy, synergy_matrix
@@ -22,16 +24,37 @@ def test_synergy_is_what_a_pair_gains_over_its_first():
 
 
 def test_growth_adds_the_encoder_with_the_best_partner():
-    # With b: l 4.0, s 2.5; then s with b 2.5 or with l 4.0.
-    assert growth(SCORES, NAMES, "b") == ["b", "l", "s"]
-    # b gains more from s (2.25 + 0.25 = 2.5) than l does (2.5 + 1.5 = 4.0): from s it is l first.
-    assert growth(SCORES, NAMES, "s") == ["s", "l", "b"]
+    # Of b, l, s: b and l 4.0, b and s 2.5, l and s 4.0, the first of which counts; b gains less than l.
+    assert growth(SCORES, NAMES) == ["b", "l", "s"]
+    # Twice over: 4.0, 2.0 and 3.5.
+    assert growth(SCORES, NAMES, "duplicated") == ["b", "l", "s"]
+    # A pair without the first: s gains 3.5 from l and l 4.5 from s.
+    assert growth(SCORES | {("l", "s"): 31.5}, NAMES) == ["s", "l", "b"]
+
+
+def test_growth_asks_for_the_best_partner_among_those_that_are_in():
+    names = [*NAMES, "c"]
+    pairs = {("b", "c"): 31.0, ("c", "l"): 28.0, ("c", "s"): 31.0}
+    # c with b 31 + 31 - 30 - 29 = 3, with l 0, with s 5: of all pairs the best, and then l by its 4.0 with s, not b.
+    scores = SCORES | {("c",): 29.0} | pairs | {("b", "l"): 30.0}
+    assert growth(scores, names) == ["c", "s", "l", "b"]
+
+
+def test_the_pairs_of_the_paper_grow_in_its_order():
+    base, expansion, lstm, convolution, fourier = encoder_sets.PAPER
+    # The three sums that are published (Hu et al. 2023, section 5.3), less for the others, Base and FNet the worst.
+    sums = {(base, expansion): 2.93, (base, lstm): 2.10, (lstm, convolution): 1.38, (base, fourier): -2.0}
+    alone = {base: 31.8, expansion: 30.1, lstm: 29.9, convolution: 29.0, fourier: 28.0}
+    scores = {(encoder,): score for encoder, score in alone.items()}
+    for one, other in combinations(encoder_sets.PAPER, 2):
+        scores[canonical((one, other))] = (alone[one] + alone[other] + sums.get((one, other), -1.0)) / 2
+    assert growth(scores, encoder_sets.PAPER) == list(encoder_sets.PAPER)
 
 
 def test_what_is_not_measured_is_missing():
     scores = {encoders: score for encoders, score in SCORES.items() if encoders != ("b", "s")}
     assert synergy(scores, "b", "s") is None and mutual(scores, "s", "b") is None
-    assert growth(scores, NAMES, "b") is None
+    assert growth(scores, NAMES) is None
     assert synergy_matrix(scores, NAMES)[0] == [None, 0.5, None]
 
 
@@ -60,7 +83,7 @@ def test_the_sweep_grows_by_what_it_measured_once_all_pairs_are_there():
     paper = encoder_sets.PARTNERS
     base, expansion, lstm, convolution, fourier = paper
     scores = {(encoder,): 20.0 for encoder in paper}
-    # FNet is the best partner of Base, and everything else follows in the order of the list.
+    # Base and FNet are the best pair, and everything else follows in the order of the list.
     scores |= {pair: 21.0 - 0.1 * paper.index(pair[1]) for pair in encoder_sets.COUPLES}
     scores[base, fourier] = 25.0
     partial = {encoders: score for encoders, score in scores.items() if encoders != (lstm, convolution)}
@@ -120,6 +143,7 @@ def test_other_ways_to_combine_are_compared_with_the_sum():
     base, dual = map(encoder_sets.trial_name, encoder_sets.GROWN[:2])
     assert found[base] is None and found[dual] == found[f"{base}-budgets"] == base
     assert found[f"{dual}-weighted"] == found[f"{dual}-gated"] == found[f"{dual}-budgets"] == dual
+    assert found[f"{dual}-norm-of-the-sum"] == dual
 
 
 def test_synergies_of_the_sweep_are_written_in_both_readings():

@@ -43,7 +43,7 @@ KINDS = ("attention", *get_args(MixingKind))
 
 def with_branches(*branches, **changes):
     changes = {"decoder": dataclasses.replace(CONFIG.decoder, layers=1)} | changes
-    encoder = {name: changes.pop(name) for name in ("combine", "expansion") if name in changes}
+    encoder = {name: changes.pop(name) for name in ("combine", "expansion", "final_norm") if name in changes}
     encoder = dataclasses.replace(CONFIG.encoder, branches=branches, **encoder)
     return small_model(encoder=encoder, **changes)
 
@@ -95,6 +95,23 @@ def test_an_encoder_is_its_equations_with_the_norms_and_skips_of_the_paper(branc
     assert aux.used is None
 
 
+@pytest.mark.parametrize("kind", slow_but(["convs2s"], ["convs2s", "lstm", "fnet", "static_expansion"]))
+def test_stacks_see_as_far_as_their_layers_reach(kind):
+    """Which rows an output depends on, [output, input]: in LSTMs those before, in M convolutions M on either side."""
+    length, layers = 9, 3
+    module = build.encoder(CONFIG, (kind,) * layers)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(length, CONFIG.d_model)), jnp.float32)
+    shapes = unbox(jax.eval_shape(module.init, jax.random.key(0), x[None], Context())["params"])
+    rng = np.random.default_rng(1)
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) / 2, jnp.float32), shapes)
+    jacobian = jax.jit(jax.jacrev(lambda x: module.apply({"params": params}, x[None], Context())[0][0]))(x)
+    sees = np.abs(np.asarray(jacobian)).max((1, 3)) > 1e-9
+    ahead = np.subtract.outer(np.arange(length), np.arange(length))
+    everywhere = np.ones((length, length), bool)
+    expected = {"convs2s": np.abs(ahead) <= layers, "lstm": ahead >= 0}.get(kind, everywhere)
+    np.testing.assert_array_equal(sees, expected)
+
+
 def test_the_sum_of_a_convolution_and_its_input_may_be_left_as_it_is():
     def output(**changes):
         config = dataclasses.replace(CONFIG.encoder, **changes)
@@ -135,6 +152,28 @@ def test_branches_add_up_and_one_branch_is_the_model_itself():
     np.testing.assert_allclose(total.memory[real], sum(singles)[real], rtol=1e-5, atol=1e-5)
 
 
+def test_a_norm_may_stand_behind_the_sum_in_place_of_one_in_each_encoder():
+    model = with_branches("attention:1", "convs2s:2", final_norm="sum")
+    params = random_params(model)
+    assert not any("norm" in params["encoder"][f"branches_{place}"] for place in range(2))
+    x = np.random.default_rng(0).normal(size=(3, 6, CONFIG.d_model))
+    mask = jnp.arange(6) < jnp.asarray(LENGTHS)[:, None]
+    context = Context(query_mask=mask, key_mask=mask)
+    encoders = build.encoders(model.config)
+    y, _ = encoders.apply({"params": float32(params["encoder"])}, jnp.asarray(x, jnp.float32), context)
+    for row, exact, length in zip(y, x, LENGTHS):
+        total = 0
+        for place, kinds in enumerate(model.config.encoder_branches):
+            branch, h = params["encoder"][f"branches_{place}"]["stack"], exact[:length]
+            for layer, kind in enumerate(kinds):
+                h = exact_layer(branch[f"layers_{layer}"], kind, h, "pre")
+            total = total + h
+        expected = reference.layer_norm(total, **params["encoder"]["norm"])
+        np.testing.assert_allclose(row[:length], expected, rtol=1e-4, atol=1e-4)
+    post = with_branches("attention:1", "convs2s:2", norm="post")
+    assert "norm" not in parameter_shapes(post)["encoder"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("combine", ["gated", pytest.param("weighted", marks=pytest.mark.slow)])
 def test_learned_combinations_begin_as_the_sum(combine):
@@ -150,7 +189,6 @@ def test_learned_combinations_begin_as_the_sum(combine):
 @pytest.mark.parametrize(
     "kinds",
     [
-        pytest.param(KINDS[1:], marks=pytest.mark.slow),
         ("lstm", "conditional"),
         pytest.param((*KINDS, *DOCUMENT_KINDS), marks=pytest.mark.slow),
     ],
@@ -369,6 +407,7 @@ def test_branches_on_a_mesh_are_those_of_one_device(sizes):
     "changes, said",
     [
         ({"branches": ("attention", "gru:6")}, "no encoder is called 'gru'; there are attention, lstm"),
+        ({"branches": ("conv:6",)}, "no encoder is called 'conv', did you mean 'convs2s'?; there are"),
         ({"branches": ("lstm:x",)}, "lstm:x: 'x' is no number of layers"),
         ({"branches": ("lstm:0",)}, "lstm:0: '0' is no number of layers"),
         (

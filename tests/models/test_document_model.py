@@ -23,7 +23,7 @@ N, M, T = 4, 6, 5
 KINDS = ("sentence", "document", "context", "heads", "conditional", "hierarchical")
 FULL = {"decoder_context": True, "cross": "document"}
 SEEN = [("sentence", {}), ("context", {}), ("hierarchical", {}), ("conditional", FULL)]
-SEEN += [("sentence", {"decoder_heads": True})]
+SEEN += [("sentence", {"decoder_heads": True}), ("conditional:1 lstm:2 fnet:1", {})]
 
 
 def documents(sentences: list[int], width: int, seed: int, count: int = N) -> np.ndarray:
@@ -38,8 +38,10 @@ PARAGRAPHS = np.asarray([[0, 0, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0]], np.int32)
 
 
 def document_model(kind: str, **changes):
-    document = DocumentConfig(layers=(kind,), **{"t": 2, **changes})
-    encoder = dataclasses.replace(CONFIG.encoder, layers=2)
+    """Of layers of this kind, or of encoders side by side such as `conditional:1 lstm:2`."""
+    branches = tuple(kind.split()) if ":" in kind else ()
+    document = DocumentConfig(layers=() if branches else (kind,), **{"t": 2, **changes})
+    encoder = dataclasses.replace(CONFIG.encoder, layers=2, branches=branches)
     return small_model(encoder=encoder, document=document)
 
 
@@ -75,7 +77,9 @@ class Made:
 # Sentences alone are what `test_sentence_attention_over_documents_is_the_sentence_model` compares.
 @pytest.fixture(
     scope="module",
-    params=[*(pytest.param(case, marks=pytest.mark.slow) for case in (*SEEN[:2], *SEEN[3:])), SEEN[2]],
+    params=[
+        case if case in (SEEN[2], SEEN[-1]) else pytest.param(case, marks=pytest.mark.slow) for case in SEEN
+    ],
     ids=str,
 )
 def made(request):

@@ -285,7 +285,15 @@ def test_a_configuration_that_is_shipped_is_not_refused(name):
         ),
         (
             {"encoder": EncoderConfig(branches=("lstm:2",), combine="gated")},
-            "--model.encoder.combine gated: the model has one encoder",
+            "--model.encoder.combine changes nothing here: the model has one encoder; give several",
+        ),
+        (
+            {"encoder": EncoderConfig(branches=("lstm:2",), final_norm="sum")},
+            "--model.encoder.final-norm changes nothing here: the model has one encoder; give several",
+        ),
+        (
+            {"encoder": EncoderConfig(branches=("dual",), final_norm="sum"), "norm": "post"},
+            "--model.encoder.final-norm changes nothing here: .* give --model.norm pre",
         ),
         (
             {"encoder": EncoderConfig(branches=("lstm:2",), expansion=ExpansionConfig(by_length=True))},
@@ -371,6 +379,8 @@ def test_what_a_model_uses_is_taken():
         recurrence_dropout=0.0,
     )
     check_used(Config(model=dataclasses.replace(PRESETS["tiny"], encoder=branches)))
+    several = EncoderConfig(branches=("dual",), combine="weighted", final_norm="sum")
+    check_used(Config(model=dataclasses.replace(PRESETS["tiny"], encoder=several)))
     shaw = {"positions": "shaw", "relative_clip": 3, "relative_values": False}
     hard = {"attention_weights": "threshold", "attention_threshold": 0.5}
     check_used(Config(model=dataclasses.replace(PRESETS["tiny"], **shaw, **hard)))

@@ -21,8 +21,8 @@ GATES = {"encoder": (1.0, 0.5), "decoder": (1.0, 0.5), "blocks": 1}
 
 
 def model_with(*branches, **changes):
-    combine = changes.pop("combine", "sum")
-    encoder = dataclasses.replace(CONFIG.encoder, branches=branches, combine=combine)
+    encoder = {name: changes.pop(name) for name in ("combine", "final_norm") if name in changes}
+    encoder = dataclasses.replace(CONFIG.encoder, branches=branches, **encoder)
     decoder = dataclasses.replace(CONFIG.decoder, layers=1)
     return small_model(encoder=encoder, decoder=decoder, **changes)
 
@@ -77,6 +77,7 @@ def test_loss_and_gradient_with_dropout_are_those_of_one_device():
     [
         ((4, 1, 2), ("attention:1", "static_expansion:1"), {"combine": "weighted"}, {}),
         ((1, 2, 4), ("attention:1", "static_expansion:1", "lstm:1", "convs2s:1", "fnet:1"), {}, {}),
+        ((1, 2, 2), ("attention:1", "convs2s:1"), {"final_norm": "sum"}, {}),
         ((2, 1, 4), ("attention:2", "lstm:3", "convs2s:2", "fnet:2"), {"scan": True, "remat": True}, {}),
         (
             (4, 1, 2),
