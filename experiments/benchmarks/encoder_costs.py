@@ -1,4 +1,4 @@
-"""Parameters and operations of the encoders of Hu et al. 2023 (table 9), at the paper's size and at half of it.
+"""Parameters and operations of the encoders of Hu et al. 2023 (table 9), with the sizes of its two groups of tasks.
 
 Operations are multiply-adds counted as 2, of one pair of 128 tokens on both sides, forward, logits included. Beside them
 is XLA's count of the same program, with recurrences unrolled, since XLA counts a scanned body once; it counts
@@ -16,10 +16,12 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 
+from experiments import configs
 from experiments.benchmarks import common
 from experiments.benchmarks.ours import parameter_count
+from flaxnmt.config import Config
 from flaxnmt.encoders import lstm
-from flaxnmt.models.config import ENCODER_SETS, GROWTH, PRESETS, Seq2SeqConfig
+from flaxnmt.models.config import ENCODER_SETS, GROWTH, Seq2SeqConfig
 from flaxnmt.models.flops import forward_flops
 from flaxnmt.models.seq2seq import Seq2Seq
 from flaxnmt.sharding import unbox
@@ -29,16 +31,14 @@ from flaxnmt.sharding import unbox
 class Options:
     """Count of parameters and operations."""
 
-    sizes: tuple[str, ...] = ("base", "small")
-    """Of the decoder and of width; the paper's is base. Encoders have the paper's numbers of layers at both."""
-    vocabulary: int = 32000
+    configs: tuple[str, ...] = ("encoders_iwslt15_en_vi", "encoders_ted_gl_en")
+    """Whose width, decoder and vocabulary the models have. Encoders have the paper's numbers of layers in all of them."""
     length: int = 128
     results: Path = common.RESULTS
 
 
-def config_of(size: str, branches: tuple[str, ...]) -> Seq2SeqConfig:
-    preset = PRESETS[size]
-    return dataclasses.replace(preset, encoder=dataclasses.replace(preset.encoder, branches=branches))
+def with_branches(model: Seq2SeqConfig, branches: tuple[str, ...]) -> Seq2SeqConfig:
+    return dataclasses.replace(model, encoder=dataclasses.replace(model.encoder, branches=branches))
 
 
 def encoders() -> dict[str, tuple[str, ...]]:
@@ -55,23 +55,23 @@ def xla_flops(model: Seq2Seq, params, length: int) -> float:
     return lowered.cost_analysis()["flops"]
 
 
-def measure(size: str, options: Options) -> list[dict]:
+def measure(recipe: Config, length: int) -> list[dict]:
     """A row for each set of encoders."""
     rows = []
     for name, branches in encoders().items():
-        config = config_of(size, branches)
-        model = Seq2Seq(config, options.vocabulary, options.vocabulary)
+        config, pieces = with_branches(recipe.model, branches), recipe.data.tokenizer.vocab_size
+        model = Seq2Seq(config, pieces, pieces)
         ids = jnp.zeros((1, 2), jnp.int32)
         params = unbox(jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"])
-        shape = (1, options.length)
+        shape = (1, length)
         rows.append(
             {
                 "encoders": name,
                 "branches": branches,
                 "parameters": parameter_count(params),
                 "of_encoder": parameter_count(params["encoder"]),
-                "flops": forward_flops(config, options.vocabulary, shape, shape),
-                "xla_flops": xla_flops(model, params, options.length),
+                "flops": forward_flops(config, pieces, shape, shape),
+                "xla_flops": xla_flops(model, params, length),
             }
         )
     return rows
@@ -96,19 +96,21 @@ def describe(rows: list[dict]) -> str:
 
 def main(options: Options) -> None:
     jax.config.update("jax_platforms", "cpu")
-    rows = {size: measure(size, options) for size in options.sizes}
+    recipes = {name: configs.load(name) for name in options.configs}
+    rows = {name: measure(recipe, options.length) for name, recipe in recipes.items()}
     conditions = (
-        f"Vocabulary of {options.vocabulary} shared pieces, one table for source, target and output; {options.length} "
-        "tokens on both sides, forward, multiply-adds counted as 2, logits included. XLA's count has element-wise "
-        "work in it and ours has not."
+        f"One table of shared pieces for source, target and output; {options.length} tokens on both sides, forward, "
+        "multiply-adds counted as 2, logits included. XLA's count has element-wise work in it and ours has not. The "
+        "paper's table has one column for En-Vi, En-It and Sk-En, and one for Gl-En and Sp-En, whose size is lost."
     )
     sections = [
-        f"## {size}, d {PRESETS[size].d_model}, {PRESETS[size].decoder.layers} decoder layers\n\n{describe(found)}"
-        for size, found in rows.items()
+        f"## {name}: d {recipe.model.d_model}, {recipe.model.decoder.layers} decoder layers, "
+        f"{recipe.data.tokenizer.vocab_size} pieces\n\n{describe(rows[name])}"
+        for name, recipe in recipes.items()
     ]
     text = "\n\n".join([conditions, *sections])
     print(text)
-    record = {"options": common.settings(options), "sizes": rows}
+    record = {"options": common.settings(options), "configs": rows}
     common.write_results("encoder_costs", "Costs of encoders", text, record, options.results)
 
 
