@@ -27,7 +27,7 @@ from experiments.encoder_sets import (
 )
 from experiments.report import table as markdown
 from experiments.synergy import Base, mutual, synergy
-from experiments.tables import Difference, Table
+from experiments.tables import Difference, Least, Table
 from flaxnmt.ledger import Row
 
 
@@ -59,9 +59,9 @@ TRAINING = {
 COSTS = {
     "parameters, millions": lambda row: row["parameters"] / 1e6,
     "GFLOPs at 128 tokens": "gflops",
-    "minutes of training": "minutes",
-    "ms an update": lambda row: 1000 * row["update_seconds"],
-    "seconds of decoding": "decoding_seconds",
+    "minutes of training": Least("minutes"),
+    "ms an update": Least(lambda row: 1000 * row["update_seconds"]),
+    "seconds of decoding": Least("decoding_seconds"),
     "peak memory of the process, GiB": lambda row: row["peak_memory"] / 2**30,
 }
 BUDGETS = {

@@ -33,7 +33,14 @@ class Difference:
     column: str | Callable[[Row], float | None]
 
 
-Value = str | Callable[[Row], float | None] | Difference
+@dataclass(frozen=True)
+class Least:
+    """A column of which the least of all trials is shown, such as a time, to which other work on the machine only adds."""
+
+    column: str | Callable[[Row], float | None]
+
+
+Value = str | Callable[[Row], float | None] | Difference | Least
 """A column of a tidy row by its name, or what is computed of the row."""
 
 # Groups of distances, by name.
@@ -140,10 +147,11 @@ class Table:
 
 
 def cell(value: Value, rows: Sequence[Row]) -> str | None:
-    """Mean and, of several rows, standard deviation of what they have."""
+    """Mean and, of several rows, standard deviation of what they have; or the least of it."""
     found = [number for number in (_of(row, value) for row in rows) if number is not None]
     if not found:
         return None
+    found = [min(found)] if isinstance(value, Least) else found
     mean = statistics.mean(found)
     sign, digits = "", 0 if abs(mean) >= 1000 else 3 if 0 < abs(mean) < 1 else 1
     if isinstance(value, Difference):
@@ -153,7 +161,7 @@ def cell(value: Value, rows: Sequence[Row]) -> str | None:
 
 
 def _of(row: Row, value: Value) -> float | None:
-    if isinstance(value, Difference):
+    if isinstance(value, Difference | Least):
         value = value.column
     if isinstance(value, str):
         return row.get(value)

@@ -8,7 +8,7 @@ from markdown_tables import narrow
 
 from experiments import sweep
 from experiments.arguments import parse
-from experiments.tables import BY_DISTANCE, CONTRASTIVE, Difference, Table, main
+from experiments.tables import BY_DISTANCE, CONTRASTIVE, Difference, Least, Table, main
 from experiments.trial import Sweep, Trial
 from flaxnmt.ledger import tidy
 
@@ -78,6 +78,12 @@ def test_a_difference_has_its_sign_and_two_decimals():
         ["| 2 | -1.50 ± 2.21 | +3.00 ± 4.42 |"],
         ["| 1 | +0.06 | -0.12 |", "| 2 | -3.06 | +6.12 |"],
     ]
+
+
+def test_of_a_time_the_least_is_shown():
+    rows = [{"key": one, "seed": one, "minutes": value} for one, value in ((1, 9.0), (2, 6.5), (3, None))]
+    columns = {"minutes": Least("minutes"), "seconds": Least(lambda row: 60 * (row["minutes"] or 1))}
+    assert narrow("\n".join(Table("Times", (), columns).lines(rows)))[2:] == ["| 3 | 6.5 | 60.0 |"]
 
 
 def test_rows_of_trials_that_have_changed_are_left_out(shown, caplog):
