@@ -77,7 +77,7 @@ def test_loss_and_gradient_with_dropout_are_those_of_one_device():
     [
         ((4, 1, 2), ("attention:1", "static_expansion:1"), {"combine": "weighted"}, {}),
         ((1, 2, 4), ("attention:1", "static_expansion:1", "lstm:1", "convs2s:1", "fnet:1"), {}, {}),
-        ((1, 2, 2), ("attention:1", "convs2s:1"), {"final_norm": "sum"}, {}),
+        ((2, 2, 2), ("attention:1", "convs2s:1"), {"final_norm": "sum"}, {}),
         ((2, 1, 4), ("attention:2", "lstm:3", "convs2s:2", "fnet:2"), {"scan": True, "remat": True}, {}),
         (
             (4, 1, 2),
