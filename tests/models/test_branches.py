@@ -170,7 +170,7 @@ def test_a_norm_may_stand_behind_the_sum_in_place_of_one_in_each_encoder():
             total = total + h
         expected = reference.layer_norm(total, **params["encoder"]["norm"])
         np.testing.assert_allclose(row[:length], expected, rtol=1e-4, atol=1e-4)
-    post = with_branches("attention:1", "convs2s:2", norm="post")
+    post = with_branches("attention:1", "convs2s:2", norm="post", final_norm="sum")
     assert "norm" not in parameter_shapes(post)["encoder"]
 
 
