@@ -88,7 +88,7 @@ def measured_order(rows: Sequence[Row], base: Base = "single") -> list[str] | No
     return growth(mean_scores(rows, CHOICE), PARTNERS, base)
 
 
-def best_combination(rows: Sequence[Row], among: Sequence[Encoders]) -> Encoders | None:
+def best_of(rows: Sequence[Row], among: Sequence[Encoders]) -> Encoders | None:
     """Of these sums the best on the development set, means over seeds; None until every seed has all of them."""
     for seed in SEEDS:
         scores = mean_scores([row for row in rows if row["seed"] == seed], CHOICE)

@@ -61,21 +61,21 @@ def enrich(params, x, enrichment, by_length=False):
     )
 
 
-def static_expansion(params, x, enrichment="shared_projection", by_length=False, epsilon=1e-9):
+def static_expansion(params, x, enrichment="shared_projection", by_length=False, **options):
     """Eq. 1 to 5 and the gate."""
     key, first, second, selector = (
         x @ params[f"w_{name}"] + params[f"b_{name}"] for name in ("key", "first", "second", "selector")
     )
-    return expansion(key, (first, second), selector, *enrich(params, x, enrichment, by_length), epsilon)
+    return expansion(key, (first, second), selector, *enrich(params, x, enrichment, by_length), **options)
 
 
-def expansion(key, values, selector, queries, bias, epsilon=1e-9):
-    """The same of what was projected and enriched."""
-    first, second = values
-    scores = queries @ key.T / np.sqrt(key.shape[1])
+def expansion(key, values, selector, queries, bias, epsilon=1e-9, dropped=(1, (1, 1), (1, 1))):
+    """The same of what was projected and enriched; by `dropped` dropout multiplies L, both F_i and both B_i."""
+    of_scores, of_expanded, of_gathered = dropped
+    scores = queries @ key.T / np.sqrt(key.shape[1]) * of_scores
     gathered = []
-    for sign, value in ((1, first), (-1, second)):
-        expanded = psi(np.maximum(sign * scores, 0), epsilon) @ value + bias
-        gathered.append(psi(np.maximum(sign * scores.T, 0), epsilon) @ expanded)
+    for sign, value, forward, backward in zip((1, -1), values, of_expanded, of_gathered):
+        expanded = (psi(np.maximum(sign * scores, 0), epsilon) @ value + bias) * forward
+        gathered.append(psi(np.maximum(sign * scores.T, 0), epsilon) @ expanded * backward)
     share = sigmoid(selector)
     return share * gathered[0] + (1 - share) * gathered[1]

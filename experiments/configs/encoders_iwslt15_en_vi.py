@@ -3,8 +3,10 @@
 Transformer base with any encoders side by side (--model.encoder.branches, such as `dual` or `attention:6 lstm:18`). Shared
 pieces without lower-casing, Adam (0.9, 0.98, 1e-9), Noam with 4000 updates of warm-up, label smoothing 0.1, Xavier
 initialisation (of matrices; embeddings, as Vaswani et al. have them, with a deviation of 1 / sqrt(D)), batches of 4096
-words by target length, the last parameters without averaging, beam 4. The sizes of vocabularies, the longest sentence and
-the number of epochs are lost from the published text: 16000 pieces, 128 and 60.
+words by target length, the last parameters without averaging, beam 4. Words are pieces, and padding counts, so that batches
+are somewhat smaller than where it does not. The sizes of vocabularies, the longest sentence and the number of epochs are
+lost from the published text: 16000 pieces, 128 and 60. It does not say what dropout there is, where norms stand and how
+beam search weighs length: 0.1 everywhere, in front of blocks and behind each encoder, and 0.6.
 
 Command: python -m experiments.train encoders_iwslt15_en_vi --model.encoder.branches dual --run runs/dual
          --train train.en train.vi --dev tst2012.en tst2012.vi --test tst2013.en tst2013.vi

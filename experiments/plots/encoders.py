@@ -26,6 +26,7 @@ from experiments.encoder_sets import (
     SHALLOWER,
     SINGLE,
     TWICE,
+    best_of,
     grown,
     mean_scores,
     measured_order,
@@ -57,10 +58,9 @@ def names(sets: Iterable[Sequence[str]], pairs: Iterable[int] = (ALL,)) -> list[
 
 
 SYNERGY = names((*ALONE, *TWICE, *COUPLES))
-SIZES = names(GROWN, PAIRS)
 DEPTH = names((BASE, *DEEPER))
 COSTS = names((*SINGLE, *DEEP, *GROWN))
-"""Trials of each picture and of the table of costs; those of `scaling` depend on what was measured."""
+"""Trials of pictures and of the table of costs; those of `scaling` and `sizes` depend on what was measured."""
 
 
 def scaling(table: pandas.DataFrame) -> list[str]:
@@ -70,6 +70,13 @@ def scaling(table: pandas.DataFrame) -> list[str]:
         order = measured_order(_rows(table), base)
         sets += (*before, *COUPLES) if order is None else grown(order)
     return names(sets)
+
+
+def sizes(table: pandas.DataFrame) -> list[str]:
+    """Trials of the gain by size, with those of the best encoder alone, or with what has to be measured to know it."""
+    alone = best_of(_rows(table), ALONE)
+    of_alone = names(ALONE) if alone is None else names((alone,), PAIRS)
+    return list(dict.fromkeys((*names(GROWN, PAIRS), *of_alone)))
 
 
 def orders(table: pandas.DataFrame) -> dict[str, Sequence[str]]:
@@ -175,24 +182,26 @@ def draw_scaling(table: pandas.DataFrame) -> Figure | None:
 
 
 def draw_sizes(table: pandas.DataFrame) -> Figure | None:
-    """Gain over Base against the size of the training corpus, a line for each number of encoders."""
-    points = gains(table)
-    if points.empty:
+    """Gain over Base against the size of the training corpus, a line for each number of encoders and one for that which is
+    the best by itself."""
+    sets = {name.capitalize(): among for name, among in zip(ENCODER_SETS, GROWN)}
+    alone = best_of(_rows(table), ALONE)
+    if alone not in (None, BASE):
+        sets[f"{label(*alone)} alone"] = alone
+    lines = {name: gains(table, among) for name, among in sets.items() if among != BASE}
+    lines = {name: line for name, line in lines.items() if not line.empty}
+    if not lines:
         return None
     figure, axes = plt.subplots(figsize=(9, 4.6), layout="constrained")
     axes.axhline(0, color="0.4", linestyle="--", label="Base")
-    sets = list(ENCODER_SETS)
-    for (count, line), marker in zip(points.groupby(level="count"), "os^D"):
+    for number, ((name, line), marker) in enumerate(zip(lines.items(), "os^Dv")):
         # Side by side, by a factor since the axis is logarithmic.
-        shift = 1.03 ** (count - 3.5)
-        line = line.droplevel("count")
-        _bars(
-            axes, line.index * shift, line, sets[count - 1].capitalize(), color=f"C{count - 2}", marker=marker
-        )
+        shift = 1.02 ** (number - (len(lines) - 1) / 2)
+        _bars(axes, line.index * shift, line, name, color=f"C{number}", marker=marker)
     axes.set_xscale("log")
     axes.minorticks_off()
-    sizes = sorted(set(points.index.get_level_values("pairs")))
-    axes.set_xticks(sizes, [f"{size}{' (all)' if size == ALL else ''}" for size in sizes])
+    pairs = sorted({size for line in lines.values() for size in line.index})
+    axes.set_xticks(pairs, [f"{size}{' (all)' if size == ALL else ''}" for size in pairs])
     axes.set_ylabel("BLEU over Base")
     finish(axes, "", "pairs in the training corpus", **ASIDE)
     return figure
@@ -236,10 +245,9 @@ def growths(table: pandas.DataFrame, order: Sequence[str]) -> pandas.DataFrame:
     return over_seeds(chosen(table, *names(grown(order))), ["count"])
 
 
-def gains(table: pandas.DataFrame) -> pandas.DataFrame:
-    """BLEU over Base by number of encoders and pairs, as `over_seeds`."""
-    rows = chosen(table, *names(GROWN[1:], PAIRS))
-    return over_seeds(rows, ["count", "pairs"], GAIN)
+def gains(table: pandas.DataFrame, among: Sequence[str]) -> pandas.DataFrame:
+    """BLEU of these encoders over Base by number of pairs, as `over_seeds`."""
+    return over_seeds(chosen(table, *names((among,), PAIRS)), ["pairs"], GAIN)
 
 
 def depths(table: pandas.DataFrame) -> pandas.DataFrame:

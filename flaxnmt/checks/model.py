@@ -38,7 +38,8 @@ def check_model(config: Config) -> None:
             raise ConfigError(f"{count} heads do not divide d_model {model.d_model}: change --model.{name}")
     rates = {name: getattr(model, name) for name in ("dropout", "attention_dropout", "hidden_dropout")}
     if isinstance(model, EncodingConfig):
-        rates["encoder.recurrence_dropout"] = model.encoder.recurrence_dropout
+        for name in ("recurrence_dropout", "transform_dropout"):
+            rates[f"encoder.{name}"] = getattr(model.encoder, name)
     for name, rate in rates.items():
         if rate is not None and not 0 <= rate < 1:
             flag = name.replace("_", "-")

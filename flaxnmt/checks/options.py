@@ -186,6 +186,7 @@ def _uses(config: Config) -> dict[str, tuple[bool, str]]:
         for name, kind in (
             *((f"expansion.{name}", "static_expansion") for name in ("vectors", "enrichment", "by_length")),
             *((name, "lstm") for name in ("forget_bias", "recurrence_dropout")),
+            ("transform_dropout", "fnet"),
             *((name, "convs2s") for name in ("convolution", "convolution_skip_scale")),
         ):
             uses[f"model.encoder.{name}"] = (

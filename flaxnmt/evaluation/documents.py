@@ -77,8 +77,8 @@ def paired_document_bootstrap(
 
     Returns {"baseline": name, "documents": n, "s_bleu": {"signature", "systems": {name: {"score", "mean",
     "interval", "p_value"}}}, "d_bleu": ..., "s_chrf": ..., "d_chrf": ...}: `interval` is half the width of the 95%
-    confidence interval around `mean`; `p_value` (None for the baseline) the chance of a difference this large
-    if the systems were equal. With few documents no difference is significant.
+    confidence interval around `mean`; `p_value` (None for the baseline) as of `scores.paired_bootstrap`. With few
+    documents no difference is significant.
     Errors as in `document_scores`; ConfigError for fewer than two systems and an unknown tokenizer.
     """
     if len(outputs) < 2:

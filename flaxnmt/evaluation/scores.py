@@ -102,7 +102,9 @@ def paired_bootstrap(
 
     Returns {"baseline": name, "bleu": {"signature", "systems": {name: {"score", "mean", "interval",
     "p_value"}}}, ...}: `interval` is half the width of the 95% confidence interval around `mean`, `p_value`
-    (None for the baseline) the chance of a difference this large if the systems were equal.
+    (None for the baseline) that of sacreBLEU: the share of samples whose difference, whatever its sign, is above the
+    mean of such by more than the real one. Of a clear difference it is the chance of one tail, a better or a worse
+    output, and two tails have twice that; lines alone are drawn again, not trainings.
     The same seed gives the same numbers. Errors as in `evaluate`; ConfigError for fewer than two outputs or a
     seed below 1.
     """

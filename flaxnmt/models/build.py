@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import cycle
 from typing import get_args
 
 import jax
@@ -195,11 +196,13 @@ def mixing(
     The LSTM has no skip connection, the convolution no norm and its dropout before it.
     """
     common = {"dtype": config.dtype, "parent": None}
+
+    def rate(of_kind: float | None) -> float:
+        return config.dropout if of_kind is None else of_kind
+
     if kind == "lstm":
-        rate = config.encoder.recurrence_dropout
-        rate = config.dropout if rate is None else rate
         lstm = LSTM(config.d_model, config.encoder.forget_bias, **common)
-        return block(config, levels, lstm, skip=False, dropout=rate)
+        return block(config, levels, lstm, skip=False, dropout=rate(config.encoder.recurrence_dropout))
     if kind == "convs2s":
         convolution = GatedConvolution(
             config.d_model, config.encoder.convolution, dropout=config.dropout, **common
@@ -207,9 +210,10 @@ def mixing(
         as_published = {"norm": "none", "skip_scale": config.encoder.convolution_skip_scale, "dropout": 0.0}
         return block(config, levels, convolution, **as_published)
     if kind == "fnet":
-        return block(config, levels, FourierMixing(parent=None))
+        return block(
+            config, levels, FourierMixing(parent=None), dropout=rate(config.encoder.transform_dropout)
+        )
     expansion = config.encoder.expansion
-    rate = config.dropout if config.attention_dropout is None else config.attention_dropout
     return block(
         config,
         levels,
@@ -218,7 +222,7 @@ def mixing(
             vectors,
             enrichment=expansion.enrichment,
             by_length=expansion.by_length,
-            dropout=rate,
+            dropout=rate(config.attention_dropout),
             **common,
         ),
     )
@@ -278,11 +282,8 @@ def encoder(config: EncodingConfig, kinds: Sequence[EncoderKind]) -> Encoder:
     As a module by itself, `encoder(Seq2SeqConfig(d_model=256), ["lstm"] * 6)(x, Context(query_mask=mask,
     key_mask=mask))` is (output [*B, S, D], what it reports).
     """
-    sizes = config.encoder.expansion.vectors
-    layers = [
-        (kind, sizes[place % len(sizes)] if kind == "static_expansion" else 0)
-        for place, kind in enumerate(kinds)
-    ]
+    sizes = cycle(config.encoder.expansion.vectors)
+    layers = [(kind, next(sizes) if kind == "static_expansion" else 0) for kind in kinds]
     makers = [partial(encoder_layer, config, *layer) for layer in layers]
     layers_in_turn = stack(config, makers, alike=len(set(layers)) == 1)
     return Encoder(layers_in_turn, config.norm == "pre", dtype=config.dtype, parent=None)

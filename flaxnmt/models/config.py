@@ -36,7 +36,7 @@ class ExpansionConfig:
     """Static Expansion (Hu et al. 2023, section 3)."""
 
     vectors: tuple[int, ...] = COEFFICIENTS
-    """Expansion vectors of each layer, repeated in deeper stacks."""
+    """Expansion vectors of each layer of static_expansion of an encoder, in order, repeated in deeper stacks."""
     enrichment: Enrichment = "shared_projection"
     """How the vectors learn of the sequence: with one matrix for queries and biases, or one set of vectors for both."""
     by_length: bool = False
@@ -66,6 +66,9 @@ class EncoderConfig:
     M exp(forget_bias) words."""
     recurrence_dropout: float | None = None
     """On the output of a layer of lstm, which is all that the next one sees; None: --model.dropout."""
+    transform_dropout: float | None = None
+    """On the transform of fnet, which is not normalised; None: --model.dropout. Lee-Thorp et al. 2022 have none, and with
+    norms behind the transform (--model.norm post) it costs much."""
     expansion: ExpansionConfig = field(default_factory=ExpansionConfig)
     convolution_skip_scale: float = RESIDUAL_SCALE
     """Factor of the sum of a layer of convs2s and its input: that of Gehring et al. 2017, which keeps its variance, or 1,

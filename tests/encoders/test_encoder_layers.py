@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import reference
 from cases import slow_but
+from flax import linen as nn
 
 from flaxnmt.attention.multihead import MultiHeadAttention
 from flaxnmt.encoders.convs2s import (
@@ -23,6 +24,7 @@ from flaxnmt.encoders.fnet import FourierMixing, fourier_mixing
 from flaxnmt.encoders.lstm import LSTM, lstm
 from flaxnmt.encoders.static_expansion import StaticExpansion, expansion_scores, normalised, static_expansion
 from flaxnmt.layers.context import Context
+from flaxnmt.layers.dropout import Dropout
 from flaxnmt.sharding import unbox
 
 D, LENGTHS, WIDTH = 6, (5, 3, 1), 7
@@ -214,16 +216,22 @@ def test_leading_axes_are_rows_of_a_batch(name):
 
 
 @pytest.mark.parametrize("name", slow_but(FAST, [name for name in LAYERS if name != "fnet"]))
-def test_bfloat16_stays_near_float32(name):
+def test_bfloat16_stays_near_float32_forward_and_backward(name):
     module, _ = LAYERS[name]
-    params = float32(random_params(module))
-    exact, rough = (
-        run(module.clone(dtype=dtype), params, float32(X)) for dtype in (jnp.float32, jnp.bfloat16)
-    )
-    assert rough.dtype == jnp.bfloat16
-    apart = np.abs(np.asarray(rough, np.float32) - exact)[MASK]
-    # Where a score is near zero the sign of its rounding decides which of two sums a word goes to.
-    assert np.median(apart) < 0.02 * np.abs(np.asarray(exact)[MASK]).max()
+
+    def of(dtype):
+        layer = module.clone(dtype=dtype)
+        y, backward = jax.vjp(partial(run, layer), *float32((random_params(module), X)))
+        assert y.dtype == dtype
+        y = jnp.where(MASK[..., None], y, 0)
+        return y, backward((UPSTREAM * MASK[..., None]).astype(dtype))
+
+    def compare(exact, rough):
+        apart = np.abs(np.asarray(rough, np.float32) - exact)
+        # A dozen roundings to 8 bits.
+        assert apart.max() < 12 * 2**-8 * np.abs(exact).max()
+
+    jax.tree.map(compare, *(jax.tree.map(np.asarray, of(dtype)) for dtype in (jnp.float32, jnp.bfloat16)))
 
 
 def sees(module, length=9, layers=1):
@@ -351,15 +359,44 @@ def test_an_empty_sentence_is_no_trouble(name):
     assert np.isfinite(y) and np.isfinite(gradient).all()
 
 
-@pytest.mark.slow
-def test_layers_with_dropout_of_their_own_have_it_in_training():
-    rngs = {"dropout": jax.random.key(0)}
-    for name in ("convs2s", "static expansion, one matrix"):
-        module = LAYERS[name][0].clone(dropout=0.5)
-        params = float32(random_params(module))
-        x = float32(X)
-        noisy = module.apply({"params": params}, x, x, CONTEXT.replace(deterministic=False), rngs=rngs)
-        assert (np.abs(noisy - run(module, params, x)) > 1e-4).any()
+def in_training(module, params, x):
+    """The output with dropout, and by what each dropout multiplied what it was given, in their order."""
+    factors = []
+
+    def record(call, args, kwargs, context):
+        y = call(*args, **kwargs)
+        if isinstance(context.module, Dropout) and context.method_name == "__call__":
+            given, kept = (np.asarray(value, np.float64) for value in (args[0], y))
+            factors.append(np.divide(kept, given, out=np.ones_like(kept), where=given != 0))
+        return y
+
+    context, rngs = Context(deterministic=False), {"dropout": jax.random.key(0)}
+    with nn.intercept_methods(record):
+        y = module.apply({"params": params}, x, x, context, rngs=rngs)
+    for factor in factors:
+        # 1 where zero was given, of which nothing shows.
+        assert {0, 2} <= set(np.unique(factor.round(3))) <= {0, 1, 2}
+    assert len({factor.tobytes() for factor in factors}) == len(factors)
+    return y, factors
+
+
+def test_an_expansion_drops_scores_once_for_both_directions_and_each_of_what_they_sum():
+    module, exact = expansion(dropout=0.5)
+    params = random_params(module)
+    y, factors = in_training(module, *float32((params, X)))
+    assert len(factors) == 5
+    for row, x, of_scores, *of_sums in zip(y, X, *factors):
+        dropped = of_scores, of_sums[:2], of_sums[2:]
+        expected = slow.static_expansion(params, x, dropped=dropped)
+        np.testing.assert_allclose(row, expected, rtol=1e-5, atol=2e-5)
+
+
+def test_a_convolution_drops_what_it_reads():
+    module = GatedConvolution(D, dropout=0.5)
+    params = random_params(module)
+    y, (factor,) = in_training(module, *float32((params, X)))
+    for row, x in zip(y, X * factor):
+        np.testing.assert_allclose(row, slow.convs2s(params, x), rtol=1e-5, atol=2e-5)
 
 
 def test_an_even_kernel_is_refused():

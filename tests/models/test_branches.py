@@ -19,6 +19,7 @@ from small_models import CONFIG, VOCAB, float32, parameter_shapes, random_ids, r
 from flaxnmt.checks.model import check_model
 from flaxnmt.config import BudgetLossConfig, Config
 from flaxnmt.decoding.beam import beam_search
+from flaxnmt.encoders.static_expansion import StaticExpansion
 from flaxnmt.errors import ConfigError
 from flaxnmt.layers.context import Context
 from flaxnmt.models import build
@@ -129,6 +130,10 @@ def test_depth_decides_how_many_vectors_an_expansion_has():
     encoder = build.encoder(CONFIG, ("static_expansion",) * 14)
     counts = [layer.mixing.sublayer.vectors for layer in encoder.stack.layers]
     assert counts == [6, 6, 12, 8, 12, 8, 6, 6, 12, 8, 12, 8, 6, 6]
+    # In a mixed stack its expansions are counted, not all layers.
+    encoder = build.encoder(CONFIG, ("sentence", "sentence", *("static_expansion", "lstm") * 4))
+    mixing = [layer.mixing.sublayer for layer in encoder.stack.layers if layer.mixing is not None]
+    assert [each.vectors for each in mixing if isinstance(each, StaticExpansion)] == [6, 6, 12, 8]
 
 
 def test_branches_add_up_and_one_branch_is_the_model_itself():
@@ -333,6 +338,14 @@ def test_a_recurrence_has_the_dropout_and_forget_gates_of_its_own_options():
 
     assert made() == (0.3, 0.0)
     assert made(forget_bias=-2.0, recurrence_dropout=0.0) == (0.0, -2.0)
+
+
+def test_a_transform_has_the_dropout_of_its_own_option_and_its_feed_forward_that_of_the_model():
+    for rate, expected in ((None, 0.3), (0.0, 0.0)):
+        encoder = dataclasses.replace(CONFIG.encoder, transform_dropout=rate)
+        config = dataclasses.replace(CONFIG, encoder=encoder, dropout=0.3)
+        layer = build.encoder_layer(config, "fnet")
+        assert (layer.mixing.dropout, layer.feed_forward.dropout) == (expected, 0.3)
 
 
 @pytest.mark.slow

@@ -160,7 +160,14 @@ def test_parameters_of_every_kind_of_document_attention(golden):
 
 
 @pytest.mark.parametrize(
-    "field", ["dropout", "attention_dropout", "hidden_dropout", "encoder.recurrence_dropout"]
+    "field",
+    [
+        "dropout",
+        "attention_dropout",
+        "hidden_dropout",
+        "encoder.recurrence_dropout",
+        "encoder.transform_dropout",
+    ],
 )
 @pytest.mark.parametrize("rate", [1.0, -0.1])
 def test_a_rate_of_dropout_that_is_none_is_refused_in_one_line(field, rate):
@@ -168,7 +175,7 @@ def test_a_rate_of_dropout_that_is_none_is_refused_in_one_line(field, rate):
     vocabularies = SimpleNamespace(source=vocabulary, target=vocabulary, shared=True)
     changes = {field: rate}
     if field.startswith("encoder."):
-        changes = {"encoder": EncoderConfig(recurrence_dropout=rate)}
+        changes = {"encoder": EncoderConfig(**{field.removeprefix("encoder."): rate})}
     config = Config(model=dataclasses.replace(PRESETS["tiny"], **changes))
     with pytest.raises(
         ConfigError,
@@ -304,6 +311,10 @@ def test_a_configuration_that_is_shipped_is_not_refused(name):
             "--model.encoder.forget-bias .* a branch of lstm",
         ),
         (
+            {"encoder": EncoderConfig(transform_dropout=0.0)},
+            "--model.encoder.transform-dropout .* a branch of fnet",
+        ),
+        (
             {"encoder": EncoderConfig(convolution=5)},
             "--model.encoder.convolution .* a branch of convs2s",
         ),
@@ -371,12 +382,13 @@ def test_what_a_model_uses_is_taken():
     check_used(Config(model=DecoderOnlyConfig(prefix="bidirectional"), data=DataConfig(paragraphs=True)))
     check_used(Config(model=EncoderOnlyConfig(head="labels", classes=9)))
     branches = EncoderConfig(
-        branches=("static_expansion:1+convs2s:1+lstm:1",),
+        branches=("static_expansion:1+convs2s:1+lstm:1+fnet:1",),
         convolution=5,
         convolution_skip_scale=1.0,
         expansion=ExpansionConfig(by_length=True),
         forget_bias=-2.0,
         recurrence_dropout=0.0,
+        transform_dropout=0.0,
     )
     check_used(Config(model=dataclasses.replace(PRESETS["tiny"], encoder=branches)))
     several = EncoderConfig(branches=("dual",), combine="weighted", final_norm="sum")
