@@ -6,12 +6,12 @@ paper's 18, which learn nothing alone here), one to five encoders in the paper's
 of 6 layers, and in the order of the measured synergy (7), Base to Quintuple on 3000, 7000 and 15000 pairs and on all, Base
 and Dual with gated branches at four budgets, learned weights and gates in place of the sum, and one norm behind it. Base,
 Dual and the best combination of Multi30k on Guarani-Spanish and on Bible English-Vietnamese, whose sentences are longer
-and need more updates; there and on the smaller corpora also the encoder that is the best by itself. All trials of a corpus
-have as many updates. The enrichment of Static Expansion is divided by the
-length of the sequence: without that it learns far more slowly here, by a pilot on the development set. Alone and in Dual
-it is measured without that, too, and in the other reading of its equation. Measured on the test set, compared with Base by
-a paired bootstrap; the order of growth, in either reading of synergy, the best combination and the best encoder are chosen
-on the development set.
+and need more updates; there also what that combination sums, alone, and there and on the smaller corpora the encoder that
+is the best by itself. All trials of a corpus have as many updates. The enrichment of Static Expansion is divided by the
+length of the sequence: without that it learns far more slowly here, by a pilot on the development set. Alone and in Dual it
+is measured without that, too, and in the other reading of its equation. Measured on the test set, compared with Base by a
+paired bootstrap; the order of growth, in either reading of synergy, the best combination and the best encoder are chosen on
+the development set.
 
 The corpora lie in multi30k_en_de, lowres_gn_es and bible_en_vi of the directory that --data or FLAXNMT_DATA names.
 Guarani has no test set: its development set is the test set, and the end of the training set stands in for it, 11 of whose
@@ -184,8 +184,8 @@ def _later() -> tuple[Trial, ...]:
 
 
 def following(rows: Sequence[Row]) -> tuple[Trial, ...]:
-    """Growth by the measured synergy, the best sum of different encoders on the other corpora and, there and on smaller
-    ones, the best encoder alone: what a sum gains over Base may be what one of its encoders has by itself."""
+    """Growth by the measured synergy; on all corpora the best sum of different encoders, what it sums and the best encoder,
+    alone, the latter on smaller ones, too: what a sum gains over Base may be what one of its encoders has by itself."""
     whole = [row for row in rows if CHOICE in row]
     orders = [order for base in get_args(Base) if (order := measured_order(whole, base)) is not None]
     by_rule = list(dict.fromkeys(encoders for order in orders for encoders in grown(order)[1:]))
@@ -195,11 +195,12 @@ def following(rows: Sequence[Row]) -> tuple[Trial, ...]:
         best, alone = best_of(whole, list(sums)), best_of(whole, ALONE)
         if None not in (best, alone):
             # Behind that with which they are compared, whatever a command that continues has yet to do.
+            parts = ((encoder,) for encoder in best)
             trials += [
                 _trial(encoders, seed, corpus)
-                for corpus in OTHERS
+                for encoders in dict.fromkeys((BASE, best, alone, *parts))
+                for corpus in SIZES
                 for seed in SEEDS
-                for encoders in (BASE, best, alone)
             ]
             trials += [
                 _trial(encoders, seed, pairs=pairs)
