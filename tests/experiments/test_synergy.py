@@ -69,14 +69,14 @@ def rows(scores, seeds=(1, 2)):
 
 
 def followed(scores, **seeds):
-    """Encoders on Multi30k of the trials of one seed that follow, and those on each other corpus."""
-    found = [
-        dict(trial.settings)
-        for trial in sweep_of_encoders.following(rows(scores, **seeds))
-        if trial.seed == 2
-    ]
-    others = {row["corpus"]: row["encoders"].split() for row in found if row["corpus"] != "multi30k_en_de"}
-    return [row["encoders"].split() for row in found if row["corpus"] == "multi30k_en_de"], others
+    """Encoders on Multi30k of the trials of one seed that follow, and those on each other corpus and size."""
+    found = {}
+    for trial in sweep_of_encoders.following(rows(scores, **seeds)):
+        settings = dict(trial.settings)
+        if trial.seed == 2:
+            corpus = settings["corpus"], settings["pairs"]
+            found.setdefault(corpus, []).append(settings["encoders"].split())
+    return found.pop(("multi30k_en_de", encoder_sets.ALL), []), found
 
 
 def test_the_sweep_grows_by_what_it_measured_once_all_pairs_are_there():
@@ -101,7 +101,7 @@ def test_the_sweep_grows_by_what_it_measured_once_all_pairs_are_there():
     assert followed(scores) == ([*single, *twice], {})
 
 
-def test_the_best_sum_goes_to_the_other_corpora_once_every_seed_has_all_of_them():
+def test_the_best_sum_and_the_best_alone_go_to_other_corpora_once_every_seed_has_all_of_them():
     paper, partners = encoder_sets.PAPER, encoder_sets.PARTNERS
     base, expansion, lstm, convolution, fourier = partners
     scores = {(encoder,): 30.0 for encoder in partners} | {(encoder, encoder): 31.0 for encoder in partners}
@@ -117,9 +117,15 @@ def test_the_best_sum_goes_to_the_other_corpora_once_every_seed_has_all_of_them(
     )
     # Neither one encoder nor one twice is a combination; a pair that no growth passes through is one.
     scores[expansion, lstm] = 25.0
+    scores[fourier,] = 30.5
     order = encoder_sets.measured_order(rows(scores))
     scores |= dict.fromkeys(map(tuple, encoder_sets.grown(order)[2:]), 22.0)
-    assert followed(scores)[1] == dict.fromkeys(encoder_sets.OTHERS, [expansion, lstm])
+    whole, found = followed(scores)
+    smaller = {("multi30k_en_de", pairs): [[base], [fourier]] for pairs in encoder_sets.PAIRS[:-1]}
+    # Beside the best sum its own parts.
+    expected = [[base], [expansion, lstm], [fourier], [expansion], [lstm]]
+    others = {(corpus, encoder_sets.SIZES[corpus]): expected for corpus in encoder_sets.OTHERS}
+    assert found == others | smaller and whole[-5:] == expected
 
 
 def test_a_sweep_that_goes_on_behind_its_pairs_has_every_baseline_first():
