@@ -147,6 +147,7 @@ def draw_scaling(table: pandas.DataFrame) -> Figure | None:
     means = pandas.concat({name: points["mean"] for name, points in lines.items()}, axis=1)
     drawn = set()
     highest, lowest = means.idxmax(axis=1), means.idxmin(axis=1)
+    span = means.max(axis=None) - means.min(axis=None)
     for number, (name, points) in enumerate(lines.items()):
         # Side by side, or the bars of one would hide those of the other where both are the same model.
         aside = 0.06 * (number - (len(lines) - 1) / 2)
@@ -159,14 +160,17 @@ def draw_scaling(table: pandas.DataFrame) -> Figure | None:
             added, bar = label(by[name][count - 1]), 0 if pandas.isna(deviation) else deviation
             # Away from the other lines.
             up, down = (((count + aside, mean + side * bar), (0, 6 * side)) for side in (1, -1))
-            beside = (count + aside, mean), (8, 0)
+            between = means.loc[count].drop([highest[count], lowest[count]], errors="ignore")
+            # Two that are level would be written over each other: the first is written to the left.
+            level = between[(between - mean).abs() < 0.05 * span].index
+            beside = (count + aside, mean), (-8 if len(level) > 1 and name == level[0] else 8, 0)
             place, offset = up if name == highest[count] else down if name == lowest[count] else beside
             axes.annotate(
                 added if count == 1 else f"+ {added}",
                 place,
                 xytext=offset,
                 textcoords="offset points",
-                ha="left" if offset[0] else "center",
+                ha={1: "left", 0: "center", -1: "right"}[(offset[0] > 0) - (offset[0] < 0)],
                 va={1: "bottom", 0: "center", -1: "top"}[(offset[1] > 0) - (offset[1] < 0)],
                 color=f"C{number}",
                 fontsize="small",
