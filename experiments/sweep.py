@@ -10,6 +10,7 @@ Ctrl-C).
 """
 
 import contextlib
+import difflib
 import fnmatch
 import gzip
 import hashlib
@@ -45,6 +46,9 @@ log = logging.getLogger("experiments.sweep")
 
 COMPILATION_CACHE = "JAX_COMPILATION_CACHE_DIR"
 """Where trials find what others have compiled: most of evaluation and decoding."""
+
+LISTED = 20
+"""Names that an error lists."""
 
 WAIT = 5.0
 """Seconds until another look at what other commands have finished."""
@@ -228,7 +232,7 @@ def matching(
     """
     named = [trial for trial in trials if any(fnmatch.fnmatch(trial.name, pattern) for pattern in only)]
     if not named:
-        known = ", ".join(dict.fromkeys(trial.name for trial in trials))
+        known = listed(list(dict.fromkeys(trial.name for trial in trials)), only)
         wanted = " or ".join(map(repr, only))
         raise ConfigError(f"no trial of {sweep} matches {wanted}; there are {known}")
     found = [trial for trial in named if seeds is None or trial.seed in seeds]
@@ -237,6 +241,15 @@ def matching(
         wanted = " or ".join(map(str, seeds or ()))
         raise ConfigError(f"these trials of {sweep} have no seed {wanted}; there are {known}")
     return found
+
+
+def listed(names: Sequence[str], wanted: Sequence[str]) -> str:
+    """These names, or how many they are and those nearest to what was wanted, if they would fill the screen."""
+    if len(names) <= LISTED:
+        return ", ".join(names)
+    close = [near for one in wanted for near in difflib.get_close_matches(one, names, n=3, cutoff=0.5)]
+    near = f", the nearest are {', '.join(dict.fromkeys(close))}" if close else ""
+    return f"{len(names)}{near}; --dry-run without --only lists all"
 
 
 def with_starts(trials: list[Trial], finished: set[str], runs: Path) -> list[Trial]:

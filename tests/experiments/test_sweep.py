@@ -192,6 +192,11 @@ def test_what_is_not_there_is_named(command):
     assert command(trial("one"), options="--only two")[1][-1] == (
         "error: no trial of tiny matches 'two'; there are one"
     )
+    many = [trial(f"encoder{number}") for number in range(30)]
+    assert command(*many, options="--only encoder077")[1][-1] == (
+        "error: no trial of tiny matches 'encoder077'; there are 30, the nearest are encoder7, encoder0, encoder27; "
+        "--dry-run without --only lists all"
+    )
     assert command(trial("one"), options="--seeds 8 9")[1][-1] == (
         f"error: these trials of tiny have no seed 8 or 9; there are {trial('one').seed}"
     )
