@@ -10,7 +10,7 @@ from jax import lax
 from flaxnmt.layers.context import Context
 from flaxnmt.layers.initializers import partitioned, projection
 from flaxnmt.layers.linear import linear, weight_gradient
-from flaxnmt.layers.sublayer import SubLayer
+from flaxnmt.layers.sublayer import SubLayer, check_same_rows
 from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Bool, Count, Float
 
@@ -138,11 +138,14 @@ class LSTM(SubLayer):
         x, mask = memory.astype(self.dtype), context.key_mask
         rows = math.prod(x.shape[:-2])
         x = x.reshape(rows, *x.shape[-2:])
+        # Whole on every device: divided, the product with a state would be added up between devices at every word.
+        w_recurrent = constrain(w_recurrent, None, None)
         mask = None if mask is None else jnp.swapaxes(mask.reshape(x.shape[:-1]), 0, 1)
         h = lstm(linear(jnp.swapaxes(x, 0, 1), w_in) + bias, w_recurrent, mask)
         return constrain(jnp.swapaxes(h, 0, 1).reshape(memory.shape), "batch", ..., "length", "activation")
 
-    def rows(self, x: Float[Array, "*B Q D"], shared: Float[Array, "*B Q D"], context: Context):
+    def rows(self, x: Float[Array, "*B Q D"], shared: Float[Array, "*B L D"], context: Context):
+        check_same_rows(self, x, shared.shape[-2])
         return shared, None
 
     def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
