@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from flaxnmt.config import Config
+from flaxnmt.encoders.fnet import transform_flops
 from flaxnmt.models.config import ENCODER_SETS, EncoderKind, EncodingConfig
 from flaxnmt.models.flops import encoder_flops
 from tpu.slices import Slice
@@ -82,7 +83,8 @@ def seconds(
     generation, per_chip = slice_.generation, slice_.generation.devices
     speed, bandwidth = generation.flops * efficiency / per_chip, generation.bandwidth / per_chip
     words, sentences = source[-1], math.prod(source[1:-1])
-    work = rows * encoder_flops(model, kinds, words, sentences)
+    transforms = kinds.count("fnet") * transform_flops(model.d_model, sentences * words)
+    work = rows * (encoder_flops(model, kinds, words, sentences) + transforms)
     matrix = 4 * model.d_model**2
     step_work = 2 * rows * sentences * matrix
     steps = kinds.count("lstm") * words

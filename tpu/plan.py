@@ -140,7 +140,7 @@ def measure(arguments: Arguments, config: Config, slice_: Slice) -> Row:
         batches * tokens,
         arguments.efficiency,
         gradients=0 if arguments.decode else batches * work.weights,
-        repeated=0 if arguments.decode else batches * roofline.repeated_flops(config, shape),
+        further=0 if arguments.decode else batches * roofline.further_flops(config, shape),
     )
     encoders = None
     if not arguments.decode:

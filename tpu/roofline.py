@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from flaxnmt.config import Config
+from flaxnmt.encoders.fnet import transform_flops
 from flaxnmt.gates.block import GatedBlock
 from flaxnmt.models import build
 from flaxnmt.models.config import DecoderOnlyConfig, EncoderOnlyConfig
@@ -20,7 +21,7 @@ class Estimate:
     """Seconds by what limits them.
 
     Attributes:
-      flops: of the model on each chip, without what is computed again.
+      flops: of the model on each chip, without what is computed beside it.
       compute: matrix products, all that are computed, at the assumed share of the peak.
       memory: reading and writing HBM, as XLA counts bytes, every round of a loop.
       collectives: over half of the links of a device, and between slices over the network.
@@ -52,9 +53,13 @@ def step_flops(config: Config, shape: Shape) -> float:
     return 3 * _forward(config, shape)
 
 
-def repeated_flops(config: Config, shape: Shape) -> float:
-    """Of a training step, beside those of the model: the layers forward once more where nothing of them is kept."""
-    return _forward(config, shape, logits=False) if config.model.remat else 0
+def further_flops(config: Config, shape: Shape) -> float:
+    """Of a training step, beside those of the model: the layers forward once more where nothing of them is kept, and the
+    products by which TPUs transform the features of FNet, forward and backward."""
+    again = _forward(config, shape, logits=False) if config.model.remat else 0
+    layers = sum(kinds.count("fnet") for kinds in getattr(config.model, "encoder_branches", ()))
+    transform = transform_flops(config.model.d_model, math.prod(shape[0]))
+    return again + (2 + config.model.remat) * layers * transform
 
 
 def _forward(config: Config, shape: Shape, logits: bool = True) -> float:
@@ -105,9 +110,9 @@ def estimate(
     tokens: int,
     efficiency: float,
     gradients: float = 0,
-    repeated: float = 0,
+    further: float = 0,
 ) -> Estimate:
-    """Of a step that calls these programs and does this work on so many slices, a part of it `repeated`.
+    """Of a step that calls these programs and does this work on so many slices, and `further` that is not the model's.
 
     Collectives of one slice are taken to be rings: a reduction goes round twice, all else once. Between slices
     `gradients`, the bytes of those of all devices of a slice, cross the network once in each direction, an equal part
@@ -123,7 +128,7 @@ def estimate(
         network = 2 * gradients / slice_.devices / (generation.network / per_chip)
     return Estimate(
         flops=flops / chips,
-        compute=(flops + repeated) / (chips * generation.flops * efficiency),
+        compute=(flops + further) / (chips * generation.flops * efficiency),
         memory=sum(one.times * one.touched for one in programs) / (generation.bandwidth / per_chip),
         collectives=moved / (generation.interconnect / 2 / per_chip) + network,
         tokens=tokens,

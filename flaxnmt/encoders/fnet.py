@@ -8,7 +8,7 @@ from jax import lax
 
 from flaxnmt.each_device import is_divided
 from flaxnmt.layers.context import Context
-from flaxnmt.layers.sublayer import SubLayer, words_each
+from flaxnmt.layers.sublayer import SubLayer, check_same_rows, words_each
 from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Bool, Count, Float
 
@@ -58,6 +58,14 @@ def _half_spectrum_by_products(x):
     return lax.complex(_product(x, cos), _product(x, -sin))
 
 
+def transform_flops(d_model: int, rows: Count) -> Count:
+    """Multiply-adds counted as 2 of `fourier_mixing` along the features, where it is made by products: on TPUs and on meshes.
+
+    No part of the work of a model, in which it is a fast transform, of D log D as element-wise work.
+    """
+    return 4 * rows * d_model * (d_model // 2 + 1)
+
+
 def _product(x, y):
     # TPUs would round the factors to bfloat16.
     return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
@@ -75,9 +83,10 @@ class FourierMixing(SubLayer):
         y = fourier_mixing(memory, context.key_mask).astype(memory.dtype)
         return constrain(y, "batch", ..., "length", "activation")
 
-    def rows(self, x: Float[Array, "*B Q D"], shared: Float[Array, "*B Q D"], context: Context):
+    def rows(self, x: Float[Array, "*B Q D"], shared: Float[Array, "*B L D"], context: Context):
+        check_same_rows(self, x, shared.shape[-2])
         return shared, None
 
     def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
-        # Half of the columns are multiplied by two matrices; the transform of rows is left out, as element-wise work is.
+        # Half of the columns are multiplied by two matrices; `transform_flops` of the rows are beside that, if any.
         return 4 * keys * words_each(keys, sentences) * (d_model // 2 + 1), 0

@@ -11,7 +11,7 @@ from flaxnmt.sharding import make_mesh
 from flaxnmt.training.masking import RATE
 from tpu.hlo import Collective
 from tpu.program import Program
-from tpu.roofline import added_up, beam_flops, estimate, repeated_flops, step_flops
+from tpu.roofline import added_up, beam_flops, estimate, further_flops, step_flops
 from tpu.slices import parse_slice
 from tpu.work import train_step
 
@@ -82,13 +82,27 @@ def test_work_of_a_step_and_of_a_position():
     again = config.replace(model=dataclasses.replace(config.model, remat=True))
     # What is computed again takes time, and is no work of the model.
     assert step_flops(again, shape) == 3 * forward and 0 < layers < forward
-    assert (repeated_flops(config, shape), repeated_flops(again, shape)) == (0, layers)
-    kept, twice = (estimate([], 1e12, V5E, 1, 1, 0.5, repeated=more) for more in (0, 1e12 / 3))
+    assert (further_flops(config, shape), further_flops(again, shape)) == (0, layers)
+    kept, twice = (estimate([], 1e12, V5E, 1, 1, 0.5, further=more) for more in (0, 1e12 / 3))
     assert twice.flops == kept.flops and twice.compute == pytest.approx(kept.compute * 4 / 3)
     masked = configs.load("masked_tiny")
     of_layers = sequence_flops(masked.model, 0, (8, 16), math.ceil(RATE * 16))
     again = masked.replace(model=dataclasses.replace(masked.model, remat=True))
-    assert repeated_flops(again, ((8, 16), None)) == of_layers > 0
+    assert further_flops(again, ((8, 16), None)) == of_layers > 0
+    encoders = [
+        config.replace(
+            model=dataclasses.replace(
+                config.model,
+                remat=remat,
+                encoder=dataclasses.replace(config.model.encoder, branches=("attention:1", branch)),
+            )
+        )
+        for remat, branch in ((False, "fnet:3"), (True, "fnet:3"), (True, "attention:3"))
+    ]
+    fnet, again, attention = (further_flops(one, shape) for one in encoders)
+    # Two products of 512 x 257 for each of 8 x 16 words in three layers, forward, backward, and once more.
+    assert fnet == 2 * 3 * 8 * 16 * 4 * 512 * 257 and again - fnet / 2 * 3 > 0 and attention > 0
+    assert again == fnet / 2 * 3 + forward_flops(encoders[1].model, 0, *shape)
     classes = configs.load("classify_small")
     tokens, of_two = (8, 16), dataclasses.replace(classes.model, classes=2)
     logits = [2 * outputs * classes.model.d_model for outputs in (1, 16, 16)]
