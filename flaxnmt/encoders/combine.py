@@ -30,7 +30,11 @@ class Sum(nn.Module):
 
 
 class WeightedSum(nn.Module):
-    """sum_i w_i y_i with a learned number for each branch, 1 at first."""
+    """sum_i w_i y_i with a learned number for each branch, 1 at first.
+
+    Where y_i comes from a norm with a scale and a bias of its own, w_i is a factor of these and adds nothing to what the sum
+    can be; it does where one norm stands behind the sum.
+    """
 
     @nn.compact
     def __call__(self, branches: Sequence[Branch]) -> Branch:
