@@ -45,7 +45,8 @@ def mutual(scores: Scores, first: str, second: str, base: Base = "single") -> fl
 
 def growth(scores: Scores, encoders: Sequence[str], base: Base = "single") -> list[str] | None:
     """The encoders in the order in which they are added: the pair with the most mutual synergy, then always that with the
-    most of any with one that is in. Of the pair the one that gains less comes first, which is the better by itself.
+    most of any with one that is in, which is how the paper's rule is read here. Of the pair the one that gains less comes
+    first, which is the better by itself.
 
     None where a pair has not been measured.
     """

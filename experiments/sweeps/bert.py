@@ -21,7 +21,7 @@ from pathlib import Path
 
 from experiments import configs
 from experiments.data import PLACE
-from experiments.encoder_measures import of_labelled, of_masked
+from experiments.encoder_only_measures import of_labelled, of_masked
 from experiments.tables import Table
 from experiments.trial import Sweep, Trial
 from flaxnmt import open_run

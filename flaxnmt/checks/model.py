@@ -142,8 +142,19 @@ def _check_positions(config: Config) -> None:
 
 
 def _check_encoder(model: EncodingConfig) -> None:
-    """Refuses layers of an encoder that cannot be built."""
+    """Refuses layers of an encoder that cannot be built, or that would know no order of words where one is asked for."""
     kinds = {kind for branch in model.encoder_branches for kind in branch}
+    if kinds == {"static_expansion"} and model.positions in ("shaw", "transformer_xl", "rotary"):
+        raise ConfigError(
+            f"--model.positions {model.positions} lies in attention, of which the encoder has none, and Static Expansion "
+            "by itself knows no order of words: give --model.positions sinusoidal or learned, or another kind of layers "
+            "beside it"
+        )
+    if model.encoder.final_norm == "sum" and model.norm == "post":
+        raise ConfigError(
+            "--model.encoder.final-norm sum with --model.norm post: layers end in norms, and there is none behind them; "
+            "leave one of them out"
+        )
     if "convs2s" in kinds and (model.encoder.convolution < 1 or model.encoder.convolution % 2 == 0):
         raise ConfigError(
             f"--model.encoder.convolution {model.encoder.convolution}: the kernel has a row in its middle, give an odd "

@@ -13,7 +13,7 @@ from flaxnmt.layers.context import Context
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned, projection
 from flaxnmt.layers.linear import linear, weight_gradient
-from flaxnmt.layers.sublayer import SubLayer
+from flaxnmt.layers.sublayer import SubLayer, check_same_rows
 from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Bool, Count, Float
 
@@ -125,7 +125,8 @@ class GatedConvolution(SubLayer):
     def keys(self, memory: Float[Array, "*B L D"], context: Context) -> Float[Array, "*B L D"]:
         return self.input_dropout(memory.astype(self.dtype), context.deterministic)
 
-    def rows(self, x: Float[Array, "*B Q D"], shared: Float[Array, "*B Q D"], context: Context):
+    def rows(self, x: Float[Array, "*B Q D"], shared: Float[Array, "*B L D"], context: Context):
+        check_same_rows(self, x, shared.shape[-2])
         kernel, bias = self.kernel.astype(self.dtype), self.bias.astype(self.dtype)
         if context.active is None:
             y = gated_convolution(shared, context.key_mask, kernel, bias)

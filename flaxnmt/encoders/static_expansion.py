@@ -15,7 +15,7 @@ from flaxnmt.layers.context import Context
 from flaxnmt.layers.dropout import Dropout
 from flaxnmt.layers.initializers import partitioned, projection
 from flaxnmt.layers.linear import linear
-from flaxnmt.layers.sublayer import SubLayer
+from flaxnmt.layers.sublayer import SubLayer, check_same_rows
 from flaxnmt.sharding import constrain
 from flaxnmt.typing import Array, Bool, Count, Float
 
@@ -161,6 +161,12 @@ class StaticExpansion(SubLayer):
 
     def setup(self):
         d_model = self.d_model
+        if self.vectors < 1:
+            raise ValueError(f"{self.vectors} expansion vectors: give at least 1")
+        if self.enrichment not in PARAMETERS:
+            raise ValueError(
+                f"no enrichment is called {self.enrichment!r}; there are {', '.join(PARAMETERS)}"
+            )
         square = partitioned(projection(d_model, d_model), "embed", "mlp")
         zeros = partitioned(nn.initializers.zeros, "mlp")
         self.maps = {
@@ -206,6 +212,7 @@ class StaticExpansion(SubLayer):
         return Expanded(scores, self._dropped(expanded, context))
 
     def rows(self, x: Float[Array, "*B Q D"], shared: Expanded, context: Context):
+        check_same_rows(self, x, shared.scores.shape[-1])
         first, second = self._dropped(gather(shared.scores, shared.expanded), context)
         selector = on_active(
             lambda rows: self._linear(rows, "selector"), x.astype(self.dtype), context.active

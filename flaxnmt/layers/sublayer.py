@@ -16,6 +16,15 @@ def words_each(keys: Count, sentences: Count) -> Count:
     return keys / jnp.maximum(sentences, 1)
 
 
+def check_same_rows(sublayer: nn.Module, x: Float[Array, "*B Q D"], rows: int) -> None:
+    """Raises ValueError where a sub-layer that answers for the rows of its memory alone is asked for others."""
+    if x.shape[-2] != rows:
+        raise ValueError(
+            f"{type(sublayer).__name__} has one output for each row of its memory, which are {rows}, and is asked for "
+            f"{x.shape[-2]}: attention alone reads a memory of another length"
+        )
+
+
 class SubLayer(nn.Module):
     """A function of rows, split into what all rows share and what each row needs by itself.
 
@@ -39,8 +48,15 @@ class SubLayer(nn.Module):
         """The per-row part: ([*B, Q, D] output, what was captured, such as weights [*B, H, Q, L], or None)."""
         raise TypeError(f"{type(self).__name__} does not define rows")
 
-    def __call__(self, x: Float[Array, "*B Q D"], memory: Float[Array, "*A L D"], context: Context):
-        return self.rows(x, self.keys(memory, context), context)[0]
+    def __call__(
+        self,
+        x: Float[Array, "*B Q D"],
+        memory: Float[Array, "*A L D"] | None = None,
+        context: Context | None = None,
+    ) -> Float[Array, "*B Q D"]:
+        """Both parts: of x alone, or of x and a memory; without a context no row is padding, and nothing is dropped."""
+        context = Context() if context is None else context
+        return self.rows(x, self.keys(x if memory is None else memory, context), context)[0]
 
     def flops(self, d_model: int, queries: Count, keys: Count, sentences: Count = 1) -> tuple[Count, Count]:
         """Multiply-adds counted as 2 of (shared part, per-row part) for one example, forward pass.

@@ -48,6 +48,7 @@ from flaxnmt.models.config import (
     ModelConfig,
     SentenceEncoder,
     Seq2SeqConfig,
+    parse_branch,
 )
 from flaxnmt.models.decoder import Decoder, DecoderLayer
 from flaxnmt.models.encoder import Branches, Encoder, EncoderLayer
@@ -200,32 +201,35 @@ def mixing(
     def rate(of_kind: float | None) -> float:
         return config.dropout if of_kind is None else of_kind
 
-    if kind == "lstm":
-        lstm = LSTM(config.d_model, config.encoder.forget_bias, **common)
-        return block(config, levels, lstm, skip=False, dropout=rate(config.encoder.recurrence_dropout))
-    if kind == "convs2s":
-        convolution = GatedConvolution(
+    def lstm() -> Block | GatedBlock:
+        sublayer = LSTM(config.d_model, config.encoder.forget_bias, **common)
+        return block(config, levels, sublayer, skip=False, dropout=rate(config.encoder.recurrence_dropout))
+
+    def convs2s() -> Block | GatedBlock:
+        sublayer = GatedConvolution(
             config.d_model, config.encoder.convolution, dropout=config.dropout, **common
         )
         as_published = {"norm": "none", "skip_scale": config.encoder.convolution_skip_scale, "dropout": 0.0}
-        return block(config, levels, convolution, **as_published)
-    if kind == "fnet":
-        return block(
-            config, levels, FourierMixing(parent=None), dropout=rate(config.encoder.transform_dropout)
-        )
-    expansion = config.encoder.expansion
-    return block(
-        config,
-        levels,
-        StaticExpansion(
+        return block(config, levels, sublayer, **as_published)
+
+    def fnet() -> Block | GatedBlock:
+        sublayer = FourierMixing(parent=None)
+        return block(config, levels, sublayer, dropout=rate(config.encoder.transform_dropout))
+
+    def static_expansion() -> Block | GatedBlock:
+        expansion = config.encoder.expansion
+        sublayer = StaticExpansion(
             config.d_model,
             vectors,
             enrichment=expansion.enrichment,
             by_length=expansion.by_length,
             dropout=rate(config.attention_dropout),
             **common,
-        ),
-    )
+        )
+        return block(config, levels, sublayer)
+
+    makers = {"lstm": lstm, "convs2s": convs2s, "fnet": fnet, "static_expansion": static_expansion}
+    return makers[kind]()
 
 
 def encoder_layer(config: EncodingConfig, kind: EncoderKind, vectors: int = 0) -> EncoderLayer:
@@ -273,15 +277,25 @@ def stack(config: ModelConfig, makers: Sequence[Callable[[], nn.Module]], alike:
     return Stack(layers, repeats=repeats, scan=scan, remat=config.remat, parent=None)
 
 
-def encoder(config: EncodingConfig, kinds: Sequence[EncoderKind]) -> Encoder:
-    """An encoder with layers of these kinds.
+def encoder(config: EncodingConfig, kinds: str | Sequence[str]) -> Encoder:
+    """An encoder with layers of these kinds (`EncoderKind`), or of a text such as `lstm:1+attention:5` (`parse_branch`).
 
     Where the model is pre-norm it ends in a norm, that of convolutions, too, which have none in front of them; Hu et al.
     leave open whether theirs do. `encoders` may leave it out for one behind the sum of several.
 
-    As a module by itself, `encoder(Seq2SeqConfig(d_model=256), ["lstm"] * 6)(x, Context(query_mask=mask,
+    As a module by itself, `encoder(Seq2SeqConfig(d_model=256), "lstm:6")(x, Context(query_mask=mask,
     key_mask=mask))` is (output [*B, S, D], what it reports).
+
+    Raises:
+      ConfigError: for a text that names no encoder.
+      ValueError: for a kind that there is not, or no layers at all.
     """
+    kinds = parse_branch(kinds) if isinstance(kinds, str) else kinds
+    if not kinds:
+        raise ValueError("an encoder has at least one layer: name its kind")
+    known = *get_args(AttentionKind), *get_args(MixingKind)
+    if unknown := [kind for kind in kinds if kind not in known]:
+        raise ValueError(f"no layer is of kind {unknown[0]!r}; there are {', '.join(known)}")
     sizes = cycle(config.encoder.expansion.vectors)
     layers = [(kind, next(sizes) if kind == "static_expansion" else 0) for kind in kinds]
     makers = [partial(encoder_layer, config, *layer) for layer in layers]

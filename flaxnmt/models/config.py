@@ -50,12 +50,14 @@ class EncoderConfig:
     feed_forward: int = 2048
     """F, the inner dimension of the feed-forward networks."""
     branches: tuple[str, ...] = ()
-    """Encoders side by side (Hu et al. 2023), each by its layers: `attention:6`, or `lstm:1+attention:5` for layers of
-    several kinds. Kinds: attention (within a sentence), lstm, convs2s, fnet, static_expansion, and those of
-    --model.document.layers but `sentence`, which make a model of documents. Or the paper's `base`, `dual`, `triple`,
-    `quadruple`, `quintuple`. None: one encoder of `layers`."""
+    """Encoders side by side (Hu et al. 2023), each by its layers, in place of --model.encoder.layers: `attention:6`, or
+    `lstm:1+attention:5` for layers of several kinds; a kind without a number is one layer. Kinds: attention (within a
+    sentence), lstm, convs2s, fnet, static_expansion, and those of --model.document.layers but `sentence`, which make a
+    model of documents. Or the paper's `base`, `dual`, `triple`, `quadruple`, `quintuple`. None: one encoder of
+    `layers`."""
     combine: Literal["sum", "weighted", "gated"] = "sum"
-    """Outputs of branches are added, with a learned weight for each, or with a gate for each token."""
+    """Outputs of branches are added, with a learned weight for each, or with a gate for each token. Branches that end in a
+    norm of their own have its scale for a weight already: weighted says more with --model.encoder.final-norm sum."""
     final_norm: Literal["each", "sum"] = "each"
     """Whether branches of a pre-norm model end in a norm each, or what they become together in one, which Hu et al. 2023
     leave open."""

@@ -234,14 +234,42 @@ def test_bfloat16_stays_near_float32_forward_and_backward(name):
     jax.tree.map(compare, *(jax.tree.map(np.asarray, of(dtype)) for dtype in (jnp.float32, jnp.bfloat16)))
 
 
-def sees(module, length=9, layers=1):
+def test_fnet_transforms_bfloat16_in_float32():
+    rows = float32(X).astype(jnp.bfloat16)
+    y = run(LAYERS["fnet"][0], {}, rows)
+    exact = fourier_mixing(rows.astype(jnp.float32), CONTEXT.key_mask)
+    assert y.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("name", ("lstm", "convs2s", "fnet", "static expansion, one matrix"))
+def test_a_memory_of_another_length_is_refused(name):
+    module, _ = LAYERS[name]
+    params = float32(random_params(module))
+    with pytest.raises(
+        ValueError, match=f"one output for each row of its memory, which are {WIDTH}, and is asked for 2"
+    ):
+        module.apply({"params": params}, float32(X)[:, :2], float32(X), Context())
+
+
+def test_expansions_that_there_are_not_are_refused():
+    for changes, said in (
+        ({"vectors": 0}, "0 expansion vectors: give at least 1"),
+        ({"enrichment": "both"}, "no enrichment is called 'both'; there are shared_projection"),
+    ):
+        module = LAYERS["static expansion, one matrix"][0].clone(**changes)
+        with pytest.raises(ValueError, match=said):
+            module.init(jax.random.key(0), float32(X))
+
+
+def sees(module, length=9, layers=1, context=None):
     """Which rows an output depends on, [output, input], through so many layers with skip connections."""
     params = float32(random_params(module))
     x = float32(np.random.default_rng(3).normal(size=(length, D)))
 
     def stack(x):
         for _ in range(layers):
-            x = x + module.apply({"params": params}, x[None], x[None], Context())[0]
+            x = x + module.apply({"params": params}, x[None], context=context)[0]
         return x
 
     jacobian = jax.jacrev(stack)(x)
@@ -256,7 +284,8 @@ def test_receptive_fields():
     for layers in (1, 3):
         np.testing.assert_array_equal(sees(LAYERS["convs2s"][0], layers=layers), away <= layers)
     np.testing.assert_array_equal(sees(LAYERS["convs2s, width 5"][0]), away <= 2)
-    np.testing.assert_array_equal(sees(LAYERS["fnet"][0]), everywhere)
+    for context in (None, Context(key_mask=jnp.ones((1, 9), bool))):
+        np.testing.assert_array_equal(sees(LAYERS["fnet"][0], context=context), everywhere)
     np.testing.assert_array_equal(sees(LAYERS["static expansion, one matrix"][0]), everywhere)
 
 

@@ -180,7 +180,7 @@ def test_a_norm_may_stand_behind_the_sum_in_place_of_one_in_each_encoder():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("combine", ["gated", pytest.param("weighted", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("combine", ["gated", "weighted"])
 def test_learned_combinations_begin_as_the_sum(combine):
     model = with_branches("attention:1", "convs2s:2", combine=combine)
     params = unbox(jax.jit(model.init)(jax.random.key(0), SOURCE, TARGET)["params"])
@@ -435,12 +435,56 @@ def test_branches_on_a_mesh_are_those_of_one_device(sizes):
             {"branches": ("static_expansion:2",), "expansion": ExpansionConfig(vectors=())},
             "at least 1 vector",
         ),
+        (
+            {"branches": ("static_expansion:2", "static_expansion:1"), "positions": "rotary"},
+            "--model.positions rotary lies in attention, of which the encoder has none",
+        ),
+        (
+            {"branches": ("attention:1", "convs2s:1"), "final_norm": "sum", "norm": "post"},
+            "--model.encoder.final-norm sum with --model.norm post",
+        ),
     ],
 )
 def test_encoders_that_there_are_not_are_refused(changes, said):
-    config = dataclasses.replace(CONFIG, encoder=dataclasses.replace(CONFIG.encoder, **changes))
+    model = {name: changes[name] for name in ("positions", "norm") if name in changes}
+    encoder = {name: value for name, value in changes.items() if name not in model}
+    config = dataclasses.replace(CONFIG, encoder=dataclasses.replace(CONFIG.encoder, **encoder), **model)
     with pytest.raises(ConfigError, match=re.escape(said)):
         check_model(Config(model=config))
+
+
+def test_distances_beside_an_encoder_that_knows_no_order_are_allowed():
+    encoder = dataclasses.replace(CONFIG.encoder, branches=("attention:1", "static_expansion:2"))
+    check_model(Config(model=dataclasses.replace(CONFIG, encoder=encoder, positions="rotary")))
+
+
+def test_kinds_of_a_stack_are_named_or_refused():
+    named = build.encoder(CONFIG, "lstm:2+attention:1")
+    assert named == build.encoder(CONFIG, ("lstm", "lstm", "sentence"))
+    with pytest.raises(ValueError, match="no layer is of kind 'attention'; there are sentence, document"):
+        build.encoder(CONFIG, ["attention"])
+    with pytest.raises(ValueError, match="at least one layer"):
+        build.encoder(CONFIG, [])
+    with pytest.raises(ConfigError, match="no encoder is called 'conv', did you mean 'convs2s'"):
+        build.encoder(CONFIG, "conv:6")
+
+
+@pytest.mark.parametrize("final_norm, adds", [("each", False), ("sum", True)])
+def test_weights_of_branches_are_scales_of_their_norms_where_each_has_one(final_norm, adds):
+    weighted = with_branches("attention:1", "lstm:1", combine="weighted", final_norm=final_norm)
+    params = float32(random_params(weighted))
+    weights = params["encoder"]["combination"]["weights"] = jnp.asarray([1.7, -0.4])
+    encoder = {name: value for name, value in params["encoder"].items() if name != "combination"}
+    for place, weight in enumerate(weights):
+        branch = encoder[f"branches_{place}"]
+        if "norm" in branch:
+            encoder[f"branches_{place}"] = branch | {
+                "norm": {name: weight * value for name, value in branch["norm"].items()}
+            }
+    summed = with_branches("attention:1", "lstm:1", final_norm=final_norm)
+    found = weighted.apply({"params": params}, SOURCE, TARGET)
+    other = summed.apply({"params": params | {"encoder": encoder}}, SOURCE, TARGET)
+    assert np.allclose(found, other, rtol=1e-4, atol=1e-5) != adds
 
 
 def test_layers_of_documents_are_named_once():

@@ -36,9 +36,9 @@ class Reverser(nn.Module):
         )
         x, _ = layer(x, context)
         x = x + MultiHeadAttention(D, heads=2)(x, x, context)
-        x = x + FeedForward(D, 2 * D)(x, x, context)
+        x = x + FeedForward(D, 2 * D)(x, context=context)
         # Encoders beside each other, as in a model of several.
-        x = x + StaticExpansion(D, vectors=6)(x, x, context) + LSTM(D)(x, x, context)
+        x = x + StaticExpansion(D, vectors=6)(x, context=context) + LSTM(D)(x, context=context)
         return nn.Dense(SYMBOLS)(x)
 
 
