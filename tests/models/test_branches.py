@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import re
 from typing import get_args
 
 import encoders_reference as slow
@@ -16,19 +15,15 @@ import reference
 from cases import slow_but
 from small_models import CONFIG, VOCAB, float32, parameter_shapes, random_ids, random_params, small_model
 
-from flaxnmt.checks.model import check_model
-from flaxnmt.config import BudgetLossConfig, Config
+from flaxnmt.config import BudgetLossConfig
 from flaxnmt.decoding.beam import beam_search
 from flaxnmt.encoders.static_expansion import StaticExpansion
-from flaxnmt.errors import ConfigError
 from flaxnmt.layers.context import Context
 from flaxnmt.models import build
 from flaxnmt.models.config import (
     DOCUMENT_KINDS,
     ENCODER_SETS,
     BudgetConfig,
-    DocumentConfig,
-    ExpansionConfig,
     MixingKind,
     encoder_set,
     parse_branch,
@@ -416,59 +411,6 @@ def test_branches_on_a_mesh_are_those_of_one_device(sizes):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), found, expected)
 
 
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({"branches": ("attention", "gru:6")}, "no encoder is called 'gru'; there are attention, lstm"),
-        ({"branches": ("conv:6",)}, "no encoder is called 'conv', did you mean 'convs2s'?; there are"),
-        ({"branches": ("lstm:x",)}, "lstm:x: 'x' is no number of layers"),
-        ({"branches": ("lstm:0",)}, "lstm:0: '0' is no number of layers"),
-        (
-            {"branches": ("convs2s:2",), "convolution": 4},
-            "--model.encoder.convolution 4: the kernel has a row",
-        ),
-        (
-            {"branches": ("convs2s:2",), "convolution_skip_scale": 0.0},
-            "--model.encoder.convolution-skip-scale 0: give more than 0",
-        ),
-        (
-            {"branches": ("static_expansion:2",), "expansion": ExpansionConfig(vectors=())},
-            "at least 1 vector",
-        ),
-        (
-            {"branches": ("static_expansion:2", "static_expansion:1"), "positions": "rotary"},
-            "--model.positions rotary lies in attention, of which the encoder has none",
-        ),
-        (
-            {"branches": ("attention:1", "convs2s:1"), "final_norm": "sum", "norm": "post"},
-            "--model.encoder.final-norm sum with --model.norm post",
-        ),
-    ],
-)
-def test_encoders_that_there_are_not_are_refused(changes, said):
-    model = {name: changes[name] for name in ("positions", "norm") if name in changes}
-    encoder = {name: value for name, value in changes.items() if name not in model}
-    config = dataclasses.replace(CONFIG, encoder=dataclasses.replace(CONFIG.encoder, **encoder), **model)
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        check_model(Config(model=config))
-
-
-def test_distances_beside_an_encoder_that_knows_no_order_are_allowed():
-    encoder = dataclasses.replace(CONFIG.encoder, branches=("attention:1", "static_expansion:2"))
-    check_model(Config(model=dataclasses.replace(CONFIG, encoder=encoder, positions="rotary")))
-
-
-def test_kinds_of_a_stack_are_named_or_refused():
-    named = build.encoder(CONFIG, "lstm:2+attention:1")
-    assert named == build.encoder(CONFIG, ("lstm", "lstm", "sentence"))
-    with pytest.raises(ValueError, match="no layer is of kind 'attention'; there are sentence, document"):
-        build.encoder(CONFIG, ["attention"])
-    with pytest.raises(ValueError, match="at least one layer"):
-        build.encoder(CONFIG, [])
-    with pytest.raises(ConfigError, match="no encoder is called 'conv', did you mean 'convs2s'"):
-        build.encoder(CONFIG, "conv:6")
-
-
 @pytest.mark.parametrize("final_norm, adds", [("each", False), ("sum", True)])
 def test_weights_of_branches_are_scales_of_their_norms_where_each_has_one(final_norm, adds):
     weighted = with_branches("attention:1", "lstm:1", combine="weighted", final_norm=final_norm)
@@ -485,10 +427,3 @@ def test_weights_of_branches_are_scales_of_their_norms_where_each_has_one(final_
     found = weighted.apply({"params": params}, SOURCE, TARGET)
     other = summed.apply({"params": params | {"encoder": encoder}}, SOURCE, TARGET)
     assert np.allclose(found, other, rtol=1e-4, atol=1e-5) != adds
-
-
-def test_layers_of_documents_are_named_once():
-    encoder = dataclasses.replace(CONFIG.encoder, branches=("lstm:1",))
-    config = dataclasses.replace(CONFIG, encoder=encoder, document=DocumentConfig(layers=("document",)))
-    with pytest.raises(ConfigError, match="both name the layers of the encoder"):
-        check_model(Config(model=config))
