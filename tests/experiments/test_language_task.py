@@ -31,7 +31,9 @@ def rows(tmp_path):
             config.data, train=(str(texts),), dev=(str(texts),), max_length=16, tokenizer=tokenizer
         )
         encoder = dataclasses.replace(config.model.encoder, branches=branches)
-        config = config.replace(model=dataclasses.replace(config.model, encoder=encoder), data=data)
+        # Static Expansion by itself is refused the rotary positions of the configuration, which lie in attention.
+        model = dataclasses.replace(config.model, encoder=encoder, positions="sinusoidal")
+        config = config.replace(model=model, data=data)
         task = make_task(config, tmp_path / "run", lambda: None)
         batch = task.train.batch(0)
         pairs = zip(batch["tokens"], batch["packed"])
