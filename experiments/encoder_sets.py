@@ -54,6 +54,9 @@ GROWN = tuple(grown(PAPER))
 SHALLOWER = tuple(grown(PARTNERS))
 """The order of the paper with the LSTM whose synergy is measured, beside the order that follows from it."""
 
+GATED = ("budgets", "decided budgets")
+"""Ways to train gated branches."""
+
 BY_LENGTH = ("--model.encoder.expansion.by-length",)
 """The enrichment of Static Expansion divided by the length of the sequence."""
 

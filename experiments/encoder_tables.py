@@ -13,6 +13,7 @@ from experiments.encoder_sets import (
     DEEP,
     DEEPER,
     ENRICHED,
+    GATED,
     GROWN,
     PAPER,
     PARTNERS,
@@ -163,7 +164,7 @@ TABLES = (
         COMBINING,
         {"variant": tuple(ENRICHED)},
     ),
-    Table("Gated branches", ("encoders", "encoder_budget"), BUDGETS, {"variant": "budgets"}),
+    Table("Gated branches", ("encoders", "variant", "encoder_budget"), BUDGETS, {"variant": GATED}),
     Table(
         "Differences from Base, of each seed",
         ("corpus", "pairs", "encoders", "seed"),
@@ -172,9 +173,9 @@ TABLES = (
     ),
     Table(
         "Differences of gated branches from the sum, of each seed",
-        ("encoders", "encoder_budget", "seed"),
+        ("encoders", "variant", "encoder_budget", "seed"),
         COMBINING,
-        {"variant": "budgets"},
+        {"variant": GATED},
     ),
     Table("Training", ("corpus", "pairs", "encoders"), TRAINING, {"variant": "sum"}),
     _table("Costs (table 9)", SINGLE, DEEP, GROWN, columns=COSTS, by=("devices", "host")),

@@ -2,7 +2,8 @@
 
 All stacks have the same width and depth, the norms, skips and feed-forward networks of Hu et al. 2023, float32, no
 dropout, and 4096 tokens without padding; gradients of the parameters and of the input. Systems take turns. The LSTM is
-also compared with `flax.linen.RNN`. Peers run in their own environment (`make bench-peers-env`).
+also compared with `flax.linen.RNN`. The products of the feed-forward networks are measured by themselves, too: what a
+stack could reach at most with these kernels. Peers run in their own environment (`make bench-peers-env`).
 
     python -m experiments.benchmarks.encoders
 """
@@ -22,6 +23,7 @@ from flax import linen as nn
 from experiments.benchmarks import common
 from flaxnmt.encoders.fnet import FourierMixing
 from flaxnmt.layers.context import Context
+from flaxnmt.layers.linear import linear
 from flaxnmt.layers.sublayer import SubLayer
 from flaxnmt.models import build
 from flaxnmt.models.config import EncoderConfig, MultiHead, Seq2SeqConfig, parse_branch
@@ -32,7 +34,7 @@ from flaxnmt.sharding import unbox
 KINDS = ("attention", "lstm", "convs2s", "fnet", "transform", "static_expansion")
 """`transform` is FNet without its feed-forward networks: what `torch.fft` has to do with it."""
 
-PEERS = KINDS[:-1]
+PEERS = (*KINDS[:-1], "products")
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,32 @@ class FlaxRecurrence(SubLayer):
         return self.recurrence(x), None
 
 
+class Products(nn.Module):
+    """The products of feed-forward networks, with nothing between them."""
+
+    layers: int
+    d_model: int
+    hidden: int
+
+    @nn.compact
+    def __call__(self, x, context: Context):
+        initializer = nn.initializers.lecun_normal()
+        for layer in range(self.layers):
+            for name, widths in (("in", (self.d_model, self.hidden)), ("out", (self.hidden, self.d_model))):
+                x = linear(x, self.param(f"w_{name}_{layer}", initializer, widths))
+        return x, None
+
+    def gflops(self, tokens: int) -> float:
+        """Of both passes."""
+        return 3e-9 * tokens * self.layers * 4 * self.d_model * self.hidden
+
+
 def model_config(options: Options) -> Seq2SeqConfig:
     encoder = EncoderConfig(options.layers, MultiHead(options.heads), options.feed_forward)
     return Seq2SeqConfig(d_model=options.d_model, encoder=encoder, dropout=0.0)
 
 
-def timed(encoder: Encoder, options: Options, masked: bool) -> Callable[[], dict]:
+def timed(encoder: nn.Module, options: Options, masked: bool) -> Callable[[], dict]:
     """Compiles both passes of a stack; returns a function that times so many of them."""
     draw = partial(jax.random.normal, shape=(options.rows, options.length, options.d_model))
     x, upstream = draw(jax.random.key(0)), draw(jax.random.key(1))
@@ -105,6 +127,9 @@ def measure(options: Options) -> dict:
     for kind in KINDS:
         systems[kind] = timed(encoder_of(config, kind, options), options, masked=True)
         gflops[kind] = gflops_of(config, kind, options)
+    products = Products(options.layers, options.d_model, options.feed_forward)
+    systems["products"] = timed(products, options, masked=False)
+    gflops["products"] = products.gflops(options.rows * options.length)
     plain = encoder_of(config, "fnet", options)
     systems["fnet, no mask"] = timed(plain, options, masked=False)
     systems["lstm, flax.linen.RNN"] = timed(with_flax_recurrence(config, options), options, masked=True)
@@ -167,17 +192,19 @@ def with_flax_recurrence(config: Seq2SeqConfig, options: Options) -> Encoder:
 
 
 def describe(row: dict) -> str:
-    """A line for each kind of encoder: time, beside self-attention, beside others."""
+    """A line for each kind of encoder: time, beside self-attention, beside others, beside what products take alone."""
     times = row["milliseconds"]
+    speeds = {kind: gflop / times[kind] * 1e3 for kind, gflop in row["gflops"].items()}
     lines = []
-    for kind in KINDS:
+    for kind in (*KINDS, "products"):
         peer = times.get(f"{kind}, PyTorch")
         lines.append(
             (
                 kind,
                 row["gflops"][kind],
                 times[kind],
-                row["gflops"][kind] / times[kind] * 1e3,
+                speeds[kind],
+                speeds[kind] / speeds["products"],
                 times[kind] / times["attention"],
                 peer if peer else "-",
                 peer / times[kind] if peer else "-",
@@ -188,6 +215,7 @@ def describe(row: dict) -> str:
         "GFLOP",
         "ms",
         "GFLOP/s",
+        "of products'",
         "of self-attention",
         "PyTorch, ms",
         "PyTorch / ours",
@@ -196,7 +224,9 @@ def describe(row: dict) -> str:
         f"`flax.linen.RNN` with `OptimizedLSTMCell` takes {times['lstm, flax.linen.RNN']:.0f} ms, "
         f"{times['lstm, flax.linen.RNN'] / times['lstm']:.2f} times as long as our LSTM. FNet without a mask, by the "
         f"plain FFT, takes {times['fnet, no mask']:.0f} ms; with one each sentence is transformed over "
-        "its own length, and models of translation always have one. `transform` is FNet without its feed-forward networks. "
+        "its own length, and models of translation always have one. `transform` is FNet without its feed-forward networks, "
+        "`products` these networks' products with nothing between them: no stack can be faster than its kernels, and "
+        "those of PyTorch are Intel's MKL. "
         "On other machines some are slower than PyTorch ([speed.md](speed.md))."
     )
     return f"{common.table(header, lines)}\n\n{rest}"

@@ -149,7 +149,7 @@ def test_other_ways_to_combine_are_compared_with_the_sum():
     base, dual = map(encoder_sets.trial_name, encoder_sets.GROWN[:2])
     assert found[base] is None and found[dual] == found[f"{base}-budgets"] == base
     assert found[f"{dual}-weighted"] == found[f"{dual}-gated"] == found[f"{dual}-budgets"] == dual
-    assert found[f"{dual}-norm-of-the-sum"] == dual
+    assert found[f"{dual}-norm-of-the-sum"] == found[f"{dual}-decided-budgets"] == dual
 
 
 def test_synergies_of_the_sweep_are_written_in_both_readings():

@@ -63,15 +63,16 @@ def layer(kind: str, options) -> nn.Module:
         return Mixing(d_model, Recurrence(d_model), skip=False)
     if kind == "convs2s":
         return GatedConvolution(d_model)
+    if kind == "products":
+        return nn.Sequential(nn.Linear(d_model, hidden, bias=False), nn.Linear(hidden, d_model, bias=False))
     mixing = Mixing(d_model, Fourier())
     return mixing if kind == "transform" else nn.Sequential(mixing, feed_forward(d_model, hidden))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--kind", choices=("attention", "lstm", "convs2s", "fnet", "transform"), required=True
-    )
+    kinds = ("attention", "lstm", "convs2s", "fnet", "transform", "products")
+    parser.add_argument("--kind", choices=kinds, required=True)
     for name in ("layers", "d-model", "heads", "feed-forward", "rows", "length", "repetitions", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
     options = parser.parse_args()
