@@ -5,13 +5,13 @@ At the size of `encoders_tiny`, in small batches of which there are more. On Mul
 paper's 18, which learn nothing alone here), one to five encoders in the paper's order, with the paper's LSTM and with that
 of 6 layers, and in the order of the measured synergy (7), Base to Quintuple on 3000, 7000 and 15000 pairs and on all, Base
 and Dual with gated branches at four budgets, whose gates are soft to the end of training or decisions in its last sixth,
-gates in place of the sum, and one norm behind it, with and without learned weights. Base, Dual and the best combination of Multi30k on Guarani-Spanish and on Bible English-Vietnamese, whose sentences
-are longer and need more updates; there also what that combination sums, alone, and there and on the smaller corpora the
-encoder that is the best by itself. All trials of a corpus have as many updates. The enrichment of Static Expansion is divided
-by the length of the sequence: without that it learns far more slowly here, by a pilot on the development set. Alone and in
-Dual it is measured without that, too, and in the other reading of its equation. Measured on the test set, compared with Base
-by a paired bootstrap; the order of growth, in either reading of synergy, the best combination and the best encoder are chosen
-on the development set.
+gates in place of the sum, and one norm behind it, with and without learned weights. Base, Dual and the best combination of
+Multi30k on Guarani-Spanish and on Bible English-Vietnamese, whose sentences are longer and need more updates; there also what
+that combination sums, alone, and there and on the smaller corpora the encoder that is the best by itself. All trials of a
+corpus have as many updates. The enrichment of Static Expansion is divided by the length of the sequence: without that it
+learns far more slowly here, by a pilot on the development set. Alone and in Dual it is measured without that, too, and in the
+other reading of its equation. Measured on the test set, compared with Base by a paired bootstrap; the order of growth, in
+either reading of synergy, the best combination and the best encoder are chosen on the development set.
 
 The corpora lie in multi30k_en_de, lowres_gn_es and bible_en_vi of the directory that --data or FLAXNMT_DATA names.
 Guarani has no test set: its development set is the test set, and the end of the training set stands in for it, 11 of whose
