@@ -6,6 +6,7 @@ Gradients are those of reverse mode; a custom one has no forward mode (`jax.jvp`
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from flaxnmt.typing import Array, Float
 
@@ -67,7 +68,12 @@ def _over_rows(rows, cotangents):
 
 def _over_rows_on_cpu(rows, cotangents):
     # Summing over the leading dimension of both operands, XLA's CPU kernels lose up to half of their speed, by machine and
-    # shape, so the narrower operand is really transposed first; the barriers keep XLA from folding that away.
+    # shape, so the narrower operand is really transposed first; barriers and a layout keep XLA from folding that away.
     if rows.shape[1] <= cotangents.shape[1]:
-        return lax.optimization_barrier(rows.T) @ cotangents
-    return lax.optimization_barrier(lax.optimization_barrier(cotangents.T) @ rows).T
+        return _transposed(rows) @ cotangents
+    return lax.optimization_barrier(_transposed(cotangents) @ rows).T
+
+
+def _transposed(x):
+    # The layout makes it one pass: where a barrier alone held the transposed array, XLA would copy it twice.
+    return with_layout_constraint(lax.optimization_barrier(x).T, Layout((0, 1)))
