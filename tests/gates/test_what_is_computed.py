@@ -6,6 +6,7 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 import pytest
+from cases import slow_but
 
 from flaxnmt.attention import conditional, multihead
 from flaxnmt.attention.conditional import ConditionalAttention
@@ -59,7 +60,7 @@ def run(sublayer: SubLayer, seen: list[int], active, x=X) -> set[int]:
     return set(seen)
 
 
-@pytest.mark.parametrize("kind", BY_ROW)
+@pytest.mark.parametrize("kind", slow_but(["feed-forward", "static expansion"], BY_ROW))
 def test_products_are_of_active_rows(monkeypatch, kind):
     sublayer, module = BY_ROW[kind]
     seen = watch(monkeypatch, module, "linear")

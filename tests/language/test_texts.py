@@ -119,6 +119,7 @@ def test_a_completion_leaves_what_it_is_given_as_it_is(texts):
         texts.complete(given, n_best=2)
 
 
+@pytest.mark.slow
 def test_nothing_is_written_beyond_the_learned_positions(tmp_path):
     """Parameters of zeros, with which every output is as long as it may be."""
 

@@ -109,7 +109,7 @@ def test_steps_over_a_cache_decide_as_the_full_pass_does(made):
     )
 
 
-@pytest.mark.parametrize("family", ["two stacks", "one sequence"])
+@pytest.mark.parametrize("family", ["two stacks", pytest.param("one sequence", marks=pytest.mark.slow)])
 def test_a_dead_hypothesis_goes_through_no_layer(made, family):
     model, _ = made
     if family == "one sequence":

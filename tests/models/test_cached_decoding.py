@@ -46,7 +46,7 @@ def stepped_logits(model, params, room=LENGTH, segments=4):
         pytest.param("pre", "learned", "target", True, marks=pytest.mark.slow),
         pytest.param("post", "sinusoidal", "none", True, marks=pytest.mark.slow),
         pytest.param("post", "none", "target", False, marks=pytest.mark.slow),
-        ("pre", "shaw", "all", False),
+        pytest.param("pre", "shaw", "all", False, marks=pytest.mark.slow),
         ("pre", "transformer_xl", "all", True),
         ("post", "rotary", "target", False),
     ],
@@ -78,7 +78,8 @@ def test_hard_attention_looks_at_the_same_words(weights):
     np.testing.assert_allclose(stepped_logits(model, params), full_logits(model, params), atol=5e-5)
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", pytest.param("transformer_xl", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", ["sinusoidal", "transformer_xl"])
 def test_room_that_is_not_used_changes_nothing(positions):
     model = small_model(positions=positions)
     params = {"params": float32(random_params(model))}

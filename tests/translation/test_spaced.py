@@ -137,6 +137,7 @@ def test_blocks_hold_whole_documents_and_those_before_a_bad_one():
     assert found == [[3, 1], [1]]
 
 
+@pytest.mark.slow
 def test_a_decoder_alone_says_one_share_of_each_line(tmp_path, monkeypatch):
     config = small_decoder(budget=BudgetConfig(decoder=(1.0, 0.5), blocks=1)).config
     made(Translator, monkeypatch, build=lambda _, size: DecoderOnly(config, size))
